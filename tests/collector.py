@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 Answer = tuple[int, bytes, dict[str, str]]
 """The status, body and additional headers of a response."""
@@ -30,9 +32,11 @@ class _Server(ThreadingHTTPServer):
 class Collector:
     """A collector that responds to each request with `answer(path, body)`. By default, it accepts
     everything.
+
+    It uses TLS if it gets a file with a certificate and its key.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: Path | None = None) -> None:
         self.bodies: list[tuple[str, bytes]] = []
         """Each request's path and uncompressed body."""
         self.accepted: list[bytes] = []
@@ -65,7 +69,12 @@ class Collector:
                 pass
 
         self._server = _Server(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        scheme = "http" if certificate is None else "https"
+        self.url = f"{scheme}://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()
 

@@ -15,6 +15,7 @@ from sidecar.cli.ledger_updates import exit_on_errors
 from sidecar.cli.output import print_json, print_lines, print_problems
 
 if TYPE_CHECKING:
+    from sidecar.config.options import Loaded
     from sidecar.config.settings import Settings
 
 STORED_NAME = "team-token"
@@ -27,7 +28,7 @@ def team() -> None:
 
 
 @team.command()
-@click.argument("url")
+@click.argument("url", required=False)
 @click.option(
     "--token-env", metavar="NAME", help="Read the token from this environment variable later."
 )
@@ -41,15 +42,21 @@ def team() -> None:
     metavar="COMMAND",
     help="Read the token from a command's output later, for example that of a password manager.",
 )
+@click.option(
+    "--ca-file",
+    metavar="FILE",
+    help="Also trust this certificate, if your team's servers use a private authority.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def join(
-    url: str,
+    url: str | None,
     token_env: str | None,
     token_file: str | None,
     token_command: str | None,
+    ca_file: str | None,
     as_json: bool,
 ) -> None:
-    """Send this machine's calls to the collector at URL.
+    """Send this machine's calls to the collector at URL, by default the one in your settings.
 
     Asks for the token that your team's administrator gave you, or reads it from standard input.
     The token and URL are stored only if the collector accepts them.
@@ -59,11 +66,10 @@ def join(
     """
     from sidecar.config.load import load
     from sidecar.config.paths import config_file
-    from sidecar.cost.shipping import check_collector
 
     sources = {
         "token-env": token_env,
-        "token-file": token_file and os.path.abspath(os.path.expanduser(token_file)),
+        "token-file": token_file and _absolute(token_file),
         "token-command": token_command,
     }
     named = {key: value for key, value in sources.items() if value is not None}
@@ -73,21 +79,19 @@ def join(
     loaded = load(None)
     if print_problems(loaded.problems):
         sys.exit(2)
+    if url is None and loaded.settings.ledger.otel_endpoint is None:
+        raise click.UsageError("no collector is configured; give the URL of your team's collector")
     stored = path.with_name(STORED_NAME)
     with exit_on_errors():
         text = path.read_text("utf-8") if path.exists() else ""
         token = None if named else _ask_for_token()
-        changed = _with_team(text, url, named or {"token-file": str(stored)})
-        settings = _settings_of(changed)
-        before = stored.read_bytes() if stored.exists() else None
-        if token is not None:
-            _write(stored, f"{token}\n".encode())
-        problem = asyncio.run(check_collector(settings))
+        team = named or {"token-file": str(stored)}
+        if ca_file is not None:
+            team["ca-file"] = _absolute(ca_file)
+        changed = _with_team(text, url, team)
+        settings = _settings_of(changed, loaded)
+        problem = _check_token(settings, stored, token)
         if problem is not None:
-            if token is not None and before is None:
-                stored.unlink()
-            elif token is not None and before is not None:
-                _write(stored, before)
             if as_json:
                 print_json({"joined": False, "problem": problem})
             else:
@@ -104,6 +108,32 @@ def join(
     )
 
 
+def _check_token(settings: Settings, stored: Path, token: str | None) -> str | None:
+    """Store a token if the collector accepts it. Otherwise, return the reason.
+
+    Args:
+        settings: The settings, which say where the token is.
+        stored: The file for the token.
+        token: The token, or None if it is elsewhere.
+    """
+    from sidecar.cost.shipping import check_collector
+
+    if token is None:
+        return asyncio.run(check_collector(settings))
+    before = stored.read_bytes() if stored.exists() else None
+    _write(stored, f"{token}\n".encode())
+    problem = asyncio.run(check_collector(settings))
+    if problem is not None and before is None:
+        stored.unlink()
+    elif problem is not None and before is not None:
+        _write(stored, before)
+    return problem
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))
+
+
 def _ask_for_token() -> str:
     if not sys.stdin.isatty():
         return sys.stdin.readline().strip()
@@ -111,17 +141,19 @@ def _ask_for_token() -> str:
     return token.strip()
 
 
-def _with_team(text: str, url: str, token: dict[str, str]) -> str:
-    """Return the user's configuration with the collector's address and where its token is."""
+def _with_team(text: str, url: str | None, team: dict[str, str]) -> str:
+    """Return the user's configuration with the collector's address and these settings."""
     from sidecar.config.toml import set_key
 
     for key in ("token-env", "token-file", "token-command"):
-        text = set_key(text, "team", key, token.get(key))
-    return set_key(text, "ledger", "otel-endpoint", url)
+        text = set_key(text, "team", key, team.get(key))
+    if "ca-file" in team:
+        text = set_key(text, "team", "ca-file", team["ca-file"])
+    return text if url is None else set_key(text, "ledger", "otel-endpoint", url)
 
 
-def _settings_of(text: str) -> Settings:
-    """Return the settings in a configuration file's text.
+def _settings_of(text: str, loaded: Loaded) -> Settings:
+    """Return the settings of the user's configuration file with this text, and of the machine's.
 
     Raises:
         ValueError: The text is invalid, for example because the URL is.
@@ -130,7 +162,8 @@ def _settings_of(text: str) -> Settings:
     from sidecar.config.options import Layer
     from sidecar.config.toml import find_spans, parse
 
-    found = resolve([Layer("user", parse(text), None, *find_spans(text))])
+    machine = (layer for layer in loaded.files.values() if layer.source == "system")
+    found = resolve([*machine, Layer("user", parse(text), None, *find_spans(text))])
     wrong = [each for each in found.problems if each.key.partition(".")[0] in ("team", "ledger")]
     if wrong:
         raise ValueError(str(msgspec.structs.replace(wrong[0], line=None)))

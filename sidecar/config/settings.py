@@ -137,6 +137,8 @@ class Team(Table, frozen=True):
     """The variable with the collector's token, instead of `token_file` or `token_command`."""
     token_file: NonEmpty | None = None
     token_command: NonEmpty | None = None
+    ca_file: NonEmpty | None = None
+    """A file with the certificate of the private authority of the team's servers."""
     salt_env: EnvName | None = None
     store: Url | None = None
     """The HTTP address of the ClickHouse database that `cost --team` queries."""

@@ -52,11 +52,10 @@ from sidecar.cost.records import (
     totals_record,
 )
 from sidecar.endpoints.http import (
-    LOCAL_HOSTS,
+    TEAM_AUTHORITY,
     ClientSettingsError,
     describe_failure,
-    host_of,
-    make_client,
+    make_team_client,
     root_of,
     warn_if_readable,
     without_secrets,
@@ -557,10 +556,14 @@ class Collector:
     """A client for an OTLP/HTTP collector. It sends one request at a time."""
 
     def __init__(
-        self, endpoint: str, resource: Mapping[str, str], headers: Mapping[str, str]
+        self,
+        endpoint: str,
+        resource: Mapping[str, str],
+        headers: Mapping[str, str],
+        ca_file: str | None = None,
     ) -> None:
         self._url = collector_root(endpoint) + _PATH
-        self._resource, self._headers = resource, headers
+        self._resource, self._headers, self._ca_file = resource, headers, ca_file
         self._client: httpx.AsyncClient | None = None
         self.sent_bytes = 0
         """The total size of all compressed request bodies, in bytes."""
@@ -635,7 +638,9 @@ class Collector:
         except TimeoutError:
             raise CollectorError(f"{where} did not answer within {_TIMEOUT:g} s") from None
         except (OSError, ValueError, RuntimeError) as error:
-            reason = f"{describe_failure(error, where)}; check [ledger] otel-endpoint"
+            reason = describe_failure(error, where, TEAM_AUTHORITY)
+            if TEAM_AUTHORITY not in reason:
+                reason += "; check [ledger] otel-endpoint"
             raise CollectorError(reason) from None
         self.sent_bytes += len(body)
         if status in (400, _TOO_LARGE):
@@ -657,8 +662,10 @@ class Collector:
         import httpx
 
         try:
-            return make_client(
+            return make_team_client(
                 httpx.AsyncClient,
+                self._url,
+                self._ca_file,
                 headers={
                     **self._headers,
                     "Content-Type": "application/json",
@@ -667,7 +674,6 @@ class Collector:
                     "User-Agent": "token-sidecar",
                 },
                 timeout=_TIMEOUT,
-                trust_env=host_of(self._url) not in LOCAL_HOSTS,
             )
         except ClientSettingsError as error:
             raise CollectorError(str(error)) from None
@@ -816,7 +822,7 @@ async def open_collector(
         headers["authorization"] = _authorization(token)
     if headers:
         warn_if_readable(endpoint, "the collector's token")
-    collector = Collector(endpoint, resource, headers)
+    collector = Collector(endpoint, resource, headers, settings.team.ca_file)
     try:
         yield collector
     finally:

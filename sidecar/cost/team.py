@@ -24,17 +24,16 @@ from sidecar.cost.ledger_events import Buckets
 from sidecar.cost.reports import SPANS, add_charts, build_report, ordered_keys
 from sidecar.cost.sums import Tallies, Tally
 from sidecar.endpoints.http import (
-    LOCAL_HOSTS,
+    TEAM_AUTHORITY,
     ClientSettingsError,
     describe_failure,
-    host_of,
-    make_client,
+    make_team_client,
     warn_if_readable,
     without_secrets,
 )
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.text.pages import COLORS
-from sidecar.text.printable import counted
+from sidecar.text.printable import counted, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,8 +75,8 @@ _SUMS = (
     "priced_calls", "partly_priced_calls", "unpriced",
 )  # fmt: skip
 BASIS = (
-    "From the team's store. Days are in UTC. Users, sessions, and branches without a label are "
-    "shown as hashes."
+    "From the team's store. Days are in UTC. Sessions, branches without a label, and users whose "
+    "names you may not read are shown as hashes."
 )
 
 
@@ -128,8 +127,10 @@ class TeamStore:
             warn_if_readable(team.store, "the password of the team's store")
         user = team.store_user or "default"
         try:
-            self._client = make_client(
+            self._client = make_team_client(
                 httpx.Client,
+                team.store,
+                team.ca_file,
                 headers={
                     "X-ClickHouse-User": user,
                     "X-ClickHouse-Key": password,
@@ -137,7 +138,6 @@ class TeamStore:
                     "User-Agent": "token-sidecar",
                 },
                 timeout=httpx.Timeout(_QUERY_SECONDS, connect=_CONNECT_SECONDS),
-                trust_env=host_of(team.store) not in LOCAL_HOSTS,
             )
         except ClientSettingsError as error:
             raise TeamStoreError(str(error)) from None
@@ -311,7 +311,20 @@ class TeamStore:
             columns[index] = (
                 "transform(model, {dated:Array(String)}, {undated:Array(String)}, model)"
             )
+        if "user" in keys and (users := self._user_names):
+            values |= {"users": list(users), "names": list(users.values())}
+            index = keys.index("user")
+            columns[index] = "transform(user, {users:Array(String)}, {names:Array(String)}, user)"
         return columns
+
+    @cached_property
+    def _user_names(self) -> dict[str, str]:
+        """Users' names by hash. Empty if the user of the store may not read them."""
+        try:
+            rows = self._query("SELECT user, name FROM llm.names FINAL", {})
+        except TeamStoreError:  # if the store cannot be read at all, the next query says why
+            return {}
+        return {user: printable(name) for user, name in rows if name}
 
     @cached_property
     def _undated_names(self) -> dict[str, str]:
@@ -343,7 +356,7 @@ class TeamStore:
         except httpx.ReadTimeout:
             raise _timeout_error(store) from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-            reason = describe_failure(error, store)
+            reason = describe_failure(error, store, TEAM_AUTHORITY)
             raise TeamStoreError(
                 f"{reason}; check [team] store and that ClickHouse is running", is_unreachable=True
             ) from None
@@ -388,7 +401,8 @@ def _literal(value: Any) -> str:
         return value.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n")
     if isinstance(value, int):
         return str(value)
-    return "[" + ",".join(f"'{each}'" for each in value) + "]"
+    quoted = (each.replace("\\", "\\\\").replace("'", "\\'") for each in value)
+    return "[" + ",".join(f"'{each}'" for each in quoted) + "]"
 
 
 def _timeout_error(store: str) -> TeamStoreError:

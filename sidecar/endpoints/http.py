@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
@@ -28,6 +29,8 @@ from sidecar.errors import SidecarError
 from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
 logger = logging.getLogger(__name__)
@@ -104,12 +107,60 @@ def key_from(variable: str | None, environment: Mapping[str, str]) -> str:
 
 
 class ClientSettingsError(SidecarError):
-    """The environment's certificates or proxies cannot be used."""
+    """The certificates or proxies in the settings or the environment cannot be used."""
 
     kind = "config"
 
 
 C = TypeVar("C")
+
+
+def make_team_client(kind: Callable[..., C], url: str, ca_file: str | None, **options: Any) -> C:
+    """Return a client for one of the team's servers. Blocks like `make_client`.
+
+    It uses the certificates in the environment, and the proxies there for other machines.
+
+    Args:
+        kind: `httpx.Client` or `httpx.AsyncClient`.
+        url: The server's address.
+        ca_file: A file with the certificate of an authority to trust besides the usual ones.
+        options: Further arguments for the client.
+
+    Raises:
+        ClientSettingsError: Certificates or proxies are invalid.
+    """
+    if url.startswith("https://"):
+        options["verify"] = _trusted_certificates(ca_file)
+    return make_client(kind, trust_env=host_of(url) not in LOCAL_HOSTS, **options)
+
+
+def _trusted_certificates(ca_file: str | None) -> ssl.SSLContext:
+    import ssl
+
+    import httpx
+
+    try:
+        context = httpx.create_ssl_context()
+    except OSError as error:
+        raise _unreadable_certificates(error) from None
+    if ca_file is not None:
+        try:
+            context.load_verify_locations(Path(ca_file).expanduser())
+        except OSError as error:
+            is_read = isinstance(error, ssl.SSLError)
+            reason = "it contains no certificate in PEM form" if is_read else error.strerror
+            raise ClientSettingsError(
+                f"the file {ca_file} ([team] ca-file) cannot be used: {reason}; set it to the "
+                "certificate of the authority that signed your team's certificates"
+            ) from None
+    return context
+
+
+def _unreadable_certificates(error: OSError) -> ClientSettingsError:
+    return ClientSettingsError(
+        "the certificates in SSL_CERT_FILE or SSL_CERT_DIR cannot be read "
+        f"({error.strerror or type(error).__name__}); correct the variable, or unset it"
+    )
 
 
 def make_client(kind: Callable[..., C], **options: Any) -> C:
@@ -128,11 +179,7 @@ def make_client(kind: Callable[..., C], **options: Any) -> C:
     try:
         return kind(follow_redirects=False, **options)
     except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ClientSettingsError(
-            f"the certificates in SSL_CERT_FILE or SSL_CERT_DIR cannot be read ({reason}); "
-            "correct the variable, or unset it"
-        ) from None
+        raise _unreadable_certificates(error) from None
     except ImportError:
         raise ClientSettingsError(
             "SOCKS proxies are not supported; set HTTPS_PROXY and ALL_PROXY to an HTTP proxy"
@@ -144,17 +191,33 @@ def make_client(kind: Callable[..., C], **options: Any) -> C:
         ) from None
 
 
-def describe_failure(error: BaseException, where: str) -> str:
-    """Say why a server cannot be reached."""
+AUTHORITY = "set SSL_CERT_FILE to its authority's certificate"
+TEAM_AUTHORITY = (
+    "set [team] ca-file (`token-sidecar team join URL --ca-file FILE`) or SSL_CERT_FILE to its "
+    "authority's certificate"
+)
+_UNKNOWN_AUTHORITY = frozenset({18, 19, 20, 21})
+"""OpenSSL's codes for certificates of an authority that is not trusted."""
+
+
+def describe_failure(error: BaseException, where: str, authority: str = AUTHORITY) -> str:
+    """Say why a server cannot be reached.
+
+    Args:
+        error: What the client raised.
+        where: The server's address.
+        authority: What to do if the certificate's authority is unknown.
+    """
     import ssl
 
     name = type(error.__cause__ or error).__name__
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
+            advice = f"; {authority}" if cause.verify_code in _UNKNOWN_AUTHORITY else ""
             return (
                 f"{where} has a certificate that this machine does not trust "
-                f"({cause.verify_message}); set SSL_CERT_FILE to its authority's certificate"
+                f"({cause.verify_message.rstrip('.')}){advice}"
             )
         cause = cause.__cause__ or cause.__context__
     return f"{where} cannot be reached ({name})"

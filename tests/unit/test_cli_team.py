@@ -24,6 +24,7 @@ from tests.collector import Collector
 from tests.unit.cost_calls import call_of
 
 TOKEN = "t0ken-of-jane"  # noqa: S105 - not a real one
+AUTHORITY = Path(__file__).parents[1] / "fixtures/self-signed.pem"
 
 
 @pytest.fixture
@@ -89,6 +90,71 @@ def test_a_collector_that_cannot_be_reached_is_not_joined(collector: Collector) 
     assert "cannot be reached" in result.stderr
     assert config_file().read_text() == ""
     assert "must be" in run("team", "join", "not a url", given="x\n", code=2).stderr
+
+
+@pytest.fixture
+def private(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    """A collector whose certificate is signed by a private authority."""
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    collector = Collector(AUTHORITY)
+    yield collector
+    collector.close()
+
+
+def test_a_private_authority_must_be_named(private: Collector) -> None:
+    config_file().write_text("")
+    problem = run("team", "join", private.url, given=f"{TOKEN}\n", code=1).stderr
+    assert " ".join(problem.split()).endswith(
+        "does not trust (self-signed certificate); set [team] ca-file (`token-sidecar team join "
+        "URL --ca-file FILE`) or SSL_CERT_FILE to its authority's certificate"
+    )
+    assert (private.bodies, config_file().read_text()) == ([], "")
+
+
+def test_a_private_authority_is_trusted_by_option_and_setting(
+    private: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = CostBook(state_dir())
+    book.ledger.record(call_of())
+    book.close()
+    monkeypatch.chdir(AUTHORITY.parent)
+    run("team", "join", private.url, "--ca-file", AUTHORITY.name, given=f"{TOKEN}\n")
+    monkeypatch.chdir(tmp_path)
+    assert load(None).settings.team.ca_file == str(AUTHORITY)
+    assert run("cost", "ship").stdout == "Sent 1 call.\n"
+    assert json.loads(run("doctor", "--json").stdout)["collector"]["problem"] is None
+
+
+def test_a_private_authority_is_trusted_by_the_environment(
+    private: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(AUTHORITY))
+    run("team", "join", private.url, given=f"{TOKEN}\n")
+    assert load(None).settings.team.ca_file is None
+
+
+def test_a_machine_that_knows_the_collector_needs_only_the_token(private: Collector) -> None:
+    assert "give the URL" in run("team", "join", given=f"{TOKEN}\n", code=2).stderr
+    system_config_file().parent.mkdir(parents=True)
+    system_config_file().write_text(
+        f'[ledger]\notel-endpoint = "{private.url}"\n[team]\nca-file = "{AUTHORITY}"\n'
+    )
+    run("team", "join", given=f"{TOKEN}\n")
+    assert parse(config_file().read_text()).keys() == {"team"}
+    assert json.loads(run("doctor", "--json").stdout)["collector"]["problem"] is None
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [("/no/such/file", "No such file or directory"), (__file__, "it contains no certificate")],
+)
+def test_an_authority_that_cannot_be_read_is_explained(
+    private: Collector, file: str, reason: str
+) -> None:
+    joined = run("team", "join", private.url, "--ca-file", file, given=f"{TOKEN}\n", code=1)
+    text = " ".join(joined.stderr.split())
+    assert f"the file {file} ([team] ca-file) cannot be used: {reason}" in text
 
 
 @pytest.mark.parametrize("source", ["env", "file", "command"])

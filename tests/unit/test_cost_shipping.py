@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import hmac
 import json
 import re
 import socket
-import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -1048,22 +1046,6 @@ def test_settings_of_the_environment_that_cannot_be_used_are_named(
     assert result.exit_code == 1
     assert " ".join(result.output.split()).count(message) == 1
     assert "remain queued" in result.output
-
-
-def test_a_certificate_that_is_not_trusted_is_named(book: CostBook) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(Path(__file__).parents[1] / "fixtures/self-signed.pem")
-    book.ledger.record(EVENT)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def greet() -> None:
-            with contextlib.suppress(OSError):
-                context.wrap_socket(server.accept()[0], server_side=True)
-
-        threading.Thread(target=greet).start()
-        settings = configure(f"https://127.0.0.1:{server.getsockname()[1]}")
-        with pytest.raises(CollectorError, match=r"does not trust \(self-signed.*SSL_CERT_FILE"):
-            send(book, settings)
 
 
 @pytest.mark.parametrize("path", ["", "/", "/v1/logs", "/v1/logs/", "/tenant"])

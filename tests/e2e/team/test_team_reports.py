@@ -204,6 +204,29 @@ def test_the_page_of_a_team_has_the_numbers_of_its_report(
     assert f"<title>{reverse} · claude-code: 4,007 tokens in the last call</title>" in growth
 
 
+def test_users_have_names_for_those_who_may_read_them(
+    own_store: ClickHouse, tmp_path: Path
+) -> None:
+    own_store.run(
+        "INSERT INTO llm.calls (call_id, at, user, cost, cost_source) "
+        "SELECT llm_id(toString(number)), now('UTC'), toString(number), 1, 'list' FROM numbers(3)"
+    )
+    own_store.compute_daily()
+    name = r"Aoife O'Brien \n"
+    own_store.run("INSERT INTO llm.names SELECT '1', {name:String}", name=name.replace("\\", r"\\"))
+
+    def users() -> list[str]:
+        return sorted(
+            row["user"] for row in json.loads(run("--by", "user", "--json").stdout)["rows"]
+        )
+
+    assert users() == ["0", "2", name]
+    assert run("--html", str(tmp_path / "team.html")).exit_code == 0
+    assert "Aoife O&#x27;Brien" in (tmp_path / "team.html").read_text("utf-8")
+    own_store.run("DROP TABLE llm.names")  # nothing else in the store needs it
+    assert users() == ["0", "1", "2"]
+
+
 def test_the_page_of_a_team_reads_only_the_costliest_sessions(
     own_store: ClickHouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
