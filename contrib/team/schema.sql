@@ -378,7 +378,7 @@ SELECT
 FROM llm.changed_days;
 
 CREATE OR REPLACE MATERIALIZED VIEW llm.refresh_daily
-REFRESH EVERY 5 MINUTE APPEND TO llm.daily_sums AS SELECT * FROM llm.compute_daily;
+REFRESH EVERY 1 MINUTE APPEND TO llm.daily_sums AS SELECT * FROM llm.compute_daily;
 
 -- The share of the prompt that came from a cache, by day and model.
 CREATE OR REPLACE VIEW llm.cache_share AS
@@ -395,7 +395,7 @@ SELECT
     s.team AS team, s.month AS month, s.cost AS spent, b.usd AS budget,
     if(b.usd > 0, toFloat64(s.cost) / toFloat64(b.usd), NULL) AS share
 FROM (SELECT team, toStartOfMonth(day) AS month, sum(cost) AS cost FROM llm.daily GROUP BY team, month) AS s
-LEFT JOIN (SELECT team, month, usd FROM llm.budgets FINAL) AS b ON b.team = s.team AND b.month = s.month;
+ASOF LEFT JOIN (SELECT team, month, usd FROM llm.budgets FINAL) AS b ON b.team = s.team AND b.month <= s.month;
 
 -- Sessions with their cost. `session` is a hash, or 0 for calls without a session, which are left out.
 CREATE OR REPLACE VIEW llm.sessions AS

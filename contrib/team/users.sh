@@ -1,5 +1,5 @@
 #!/bin/sh
-# Creates two users: `collector`, which may only insert records, and `reader`.
+# Creates three users: `collector`, which may only insert records, `lead`, and `reader`, which may not see users' names.
 set -eu
 
 # Prints text as an SQL string.
@@ -12,6 +12,8 @@ export CLICKHOUSE_USER CLICKHOUSE_PASSWORD
 clickhouse-client --multiquery <<SQL
 CREATE USER IF NOT EXISTS collector IDENTIFIED BY $(quoted "$COLLECTOR_PASSWORD");
 GRANT INSERT ON otel.otel_logs TO collector;
+CREATE USER IF NOT EXISTS lead IDENTIFIED BY $(quoted "$LEAD_PASSWORD") SETTINGS readonly = 2;
 CREATE USER IF NOT EXISTS reader IDENTIFIED BY $(quoted "$READER_PASSWORD") SETTINGS readonly = 2;
-GRANT SELECT ON llm.* TO reader;
+GRANT SELECT ON llm.* TO lead, reader;
+REVOKE SELECT ON llm.names FROM reader;
 SQL

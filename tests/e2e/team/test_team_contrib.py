@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import subprocess
@@ -13,6 +14,7 @@ import httpx
 import pytest
 import yaml
 
+from sidecar.cli.team import STORED_NAME
 from sidecar.cost.book import CostBook
 from sidecar.cost.cost_protocol import FileCost
 from sidecar.cost.records import Identity, ShippedRecord, export_request, file_record
@@ -88,7 +90,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouse]:
         report_files(store, queue.identity, 12 * (user + 1), "0.75", minutes=5)
         book.close()
     store.compute_daily()
-    store.run("INSERT INTO llm.budgets VALUES ('team0', toStartOfMonth(today()), 100)")
+    store.run(
+        "INSERT INTO llm.budgets VALUES ('team0', '2020-01-01', 50), ('team0', toStartOfMonth(today() - 31), 100)"
+    )
     store.run(
         "INSERT INTO llm.day_totals SELECT day, user, 'lost', 7, 8, 9, now() - 3600 FROM llm.daily LIMIT 1 BY user"
     )
@@ -108,6 +112,14 @@ def test_each_query_of_the_dashboard_finds_calls(store: ClickHouse, title: str) 
     )
 
 
+@pytest.mark.parametrize("title", [title for title, query in QUERIES.items() if "user" in query])
+def test_panels_show_users_by_name(store: ClickHouse, title: str) -> None:
+    store.run("INSERT INTO llm.names SELECT DISTINCT user, concat('name of ', user) FROM llm.daily")
+    query = expand(QUERIES[title], "2026-01-01", "2030-01-01", "'team0', 'team1'")
+    assert all("name of" in "".join(row) for row in store.rows(query))
+    store.run("TRUNCATE TABLE llm.names")
+
+
 def test_records_that_cannot_be_checked_are_dropped() -> None:
     modes = [part["error_mode"] for part in COLLECTOR["processors"].values() if "logs" in part or "log_statements" in part]  # fmt: skip
     assert modes == ["propagate", "propagate"]
@@ -119,6 +131,7 @@ def test_passwords_are_quoted_and_not_arguments(store: ClickHouse, tmp_path: Pat
     client.chmod(0o700)
     passwords = {
         "COLLECTOR_PASSWORD": r"it's \ $HOME",
+        "LEAD_PASSWORD": "plain",
         "READER_PASSWORD": "'; DROP DATABASE llm; --",
     }
     result = subprocess.run(
@@ -135,7 +148,10 @@ def test_passwords_are_quoted_and_not_arguments(store: ClickHouse, tmp_path: Pat
     )
     first, *statements = result.stdout.splitlines()
     assert first == "--multiquery root-secret"
-    literals = re.findall(r"IDENTIFIED BY ('.*')", "\n".join(statements))
+    for statement in "\n".join(statements).split(";\n"):
+        escaped = statement.rstrip(";").replace("\\", r"\\")
+        assert store.rows("SELECT formatQuery({sql:String})", sql=escaped)
+    literals = re.findall(r"IDENTIFIED BY ('.*?')(?: SETTINGS.*)?;$", "\n".join(statements), re.M)
     found = [store.rows(f"SELECT hex({literal})")[0][0] for literal in literals]
     assert [bytes.fromhex(text).decode() for text in found] == list(passwords.values())
 
@@ -277,6 +293,31 @@ def test_a_call_that_moves_to_another_month_counts_once(store: ClickHouse) -> No
     assert [store.rows(one_day, day=day) for day in days[1:]] == [[["1"]], [["1"]]]
 
 
+def test_past_sums_stay_when_a_user_changes_team_in_the_middle_of_a_month(tmp_path: Path) -> None:
+    """Also when the sums of a day are computed again after the change."""
+    store = ClickHouse(tmp_path / "store")
+    call = (
+        "INSERT INTO llm.calls (call_id, at, user, cost, cost_source) SELECT "
+        "llm_id({name:String}), {day:Date}, 'jane', {usd:UInt8}, 'list'"
+    )
+    sums = "SELECT team, sum(cost) FROM llm.daily GROUP BY team ORDER BY team"
+    store.run("INSERT INTO llm.teams VALUES ('jane', '2026-10-05', 'search')")
+    store.run(call, name="before", day="2026-10-01", usd=1)
+    store.run(call, name="early", day="2026-10-14", usd=2)
+    store.compute_daily()
+    assert store.rows(sums) == [["search", "3"]]
+    store.run("INSERT INTO llm.teams VALUES ('jane', '2026-10-15', 'platform')")
+    store.run(call, name="that day", day="2026-10-15", usd=4)
+    store.compute_daily()
+    assert store.rows(sums) == [["platform", "4"], ["search", "3"]]
+    store.run(call, name="late", day="2026-10-14", usd=8)
+    store.compute_daily()
+    assert store.rows(sums) == [["platform", "4"], ["search", "11"]]
+    months = store.rows("SELECT team, month, spent FROM llm.budget_use ORDER BY team")
+    assert months == [["platform", "2026-10-01", "4"], ["search", "2026-10-01", "11"]]
+    store.close()
+
+
 def test_agents_that_report_too_large_parts_do_not_underflow(store: ClickHouse) -> None:
     collector = Rotel(store.url)
     collector.start()
@@ -311,6 +352,11 @@ def test_compose_is_valid_by_the_compose_specification() -> None:
         [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(FOLDER / "compose.yaml")],
         check=True,
     )  # fmt: skip
+    published = [name for name, service in COMPOSE["services"].items() if "ports" in service]
+    assert published == ["caddy"], "the only service with TLS"
+    upstreams = re.findall(r"reverse_proxy \{\$\w+:(\w+):\d+\}", (FOLDER / "Caddyfile").read_text())
+    assert upstreams == ["collector", "grafana", "clickhouse"]
+    assert set(upstreams) <= set(COMPOSE["services"])
     images = [service["image"] for service in COMPOSE["services"].values()]
     assert all(re.search(r":\d+\.\d+", image) for image in images), "pinned versions"
     mounted = {
@@ -319,7 +365,43 @@ def test_compose_is_valid_by_the_compose_specification() -> None:
         for volume in service["volumes"]
         if volume.startswith("./")
     }
-    assert all((FOLDER / name).is_file() for name in mounted - {"./users"}), "the guide creates it"
+    made = {"./users", "./certificates"}
+    assert all((FOLDER / name).is_file() for name in mounted - made), "the guide creates the others"
+
+
+def test_the_guide_sets_all_variables_and_creates_all_files(tmp_path: Path) -> None:
+    """Runs the guide's first script with a stand-in for Docker."""
+    (script,) = re.findall(r"```sh\n(cd contrib/team\n.*?)```", GUIDE, re.DOTALL)
+    (tmp_path / "contrib/team").mkdir(parents=True)
+    docker = tmp_path / "docker"
+    docker.write_text("#!/bin/sh\necho $*\n")
+    docker.chmod(0o700)
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    run = subprocess.run(
+        ["sh", "-euc", script], cwd=tmp_path, env=path, capture_output=True, check=True
+    )
+    assert run.stdout == b"compose up --detach\n"
+    folder = tmp_path / "contrib/team"
+    settings = dict(line.split("=", 1) for line in (folder / ".env").read_text().splitlines())
+    assert settings.keys() == set(
+        re.findall(r"\$\{(\w+):\?", (FOLDER / "compose.yaml").read_text())
+    )
+    assert all(settings.values())
+    assert {path.name for path in folder.iterdir()} == {".env", "users", "certificates"}
+
+
+def test_claude_code_sends_the_token_that_team_join_has_stored(tmp_path: Path) -> None:
+    """Runs the helper in the guide, as Claude Code does."""
+    (helper,) = re.findall(r"```sh\n(#!/bin/sh\n.*?)```", GUIDE, re.DOTALL)
+    (settings,) = re.findall(r"```json\n(.*?)```", GUIDE, re.DOTALL)
+    assert json.loads(settings)["env"]["OTEL_EXPORTER_OTLP_PROTOCOL"] == "http/protobuf"
+    folder = tmp_path / ".config/token-sidecar"
+    folder.mkdir(parents=True)
+    (folder / STORED_NAME).write_text("jane@example.com:secret\n")
+    environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    run = subprocess.run(["sh", "-c", helper], env=environment, capture_output=True, check=True)
+    scheme, _, token = json.loads(run.stdout)["Authorization"].partition(" ")
+    assert (scheme, base64.b64decode(token)) == ("Basic", b"jane@example.com:secret")
 
 
 def test_the_dashboard_has_only_keys_that_grafana_knows() -> None:
