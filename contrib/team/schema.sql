@@ -87,8 +87,7 @@ SELECT
     toFixedString(unhex(a['token_sidecar.call.id']), 16) AS call_id,
     toDateTime64(Timestamp, 3, 'UTC') AS at,
     if(r['user.hash'] = '', r['service.instance.id'], r['user.hash']) AS user,
-    -- Only from collectors that do not identify users, for this release: llm.teams decides otherwise.
-    if(mapContains(a, 'token_sidecar.team'), a['token_sidecar.team'], r['team.id']) AS team,
+    r['team.id'] AS team, -- only from collectors that do not identify users, for this release: see llm.teams
     r['service.instance.id'] AS installation,
     'token-sidecar' AS source,
     a['gen_ai.agent.name'] AS agent,

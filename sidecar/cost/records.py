@@ -20,7 +20,6 @@ import msgspec
 
 from sidecar.cost.days import day_name
 from sidecar.cost.export import source_of
-from sidecar.cost.ledger import DAY_MS
 from sidecar.cost.ledger_events import PROTOCOL, Cost, LedgerEvent, milliseconds
 from sidecar.known_agents import all_agents
 from sidecar.models.names import LOCAL_PROVIDERS, known_providers
@@ -84,23 +83,13 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     salt: str = ""
     """The team's secret. If it is empty, hashes are keyed with the ledger's secret."""
     user: str = ""
-    teams: tuple[tuple[int, str], ...] = ((0, ""),)
-    """The user's teams, oldest first, with the time since which the user has been in each."""
+    team: str = ""
     branches: Mapping[str, str] = {}
     """See `Team.branches`."""
     projects: Mapping[str, str] = {}
     """See `Team.labels`."""
     remotes_of: Callable[[str], Sequence[str]] = lambda _workspace: ()
     """Returns the URLs of a workspace's git remotes. May block."""
-
-    @property
-    def team(self) -> str:
-        """The user's current team, or an empty string."""
-        return self.teams[-1][1]
-
-    def team_at(self, at_ms: int) -> str:
-        """Return the user's team at a time in milliseconds since 1970."""
-        return next((team for since, team in reversed(self.teams) if since <= at_ms), "")
 
     def hash(self, name: str) -> str:
         """Return a keyed hash: the first 32 hex digits of HMAC-SHA256."""
@@ -154,6 +143,24 @@ class ShippedRecord(NamedTuple):
     nanoseconds: int
     """When the call or report was made, in nanoseconds since 1970."""
     attributes: Mapping[str, str | int]
+
+
+class DayTotals(NamedTuple):
+    """Totals of calls that were sent. The cost is in USD."""
+
+    calls: int = 0
+    prompt: int = 0
+    completion: int = 0
+    cost: Decimal = Decimal(0)
+
+    def plus(self, call: ShippedRecord) -> DayTotals:
+        known = call.attributes
+        return DayTotals(
+            self.calls + 1,
+            self.prompt + int(known["gen_ai.usage.input_tokens"]),
+            self.completion + int(known["gen_ai.usage.output_tokens"]),
+            self.cost + Decimal(known.get("token_sidecar.cost_usd", 0)),
+        )
 
 
 def provider_name(provider: str) -> str:
@@ -244,7 +251,6 @@ def record_of(
         "gen_ai.conversation.id": identity.hash(event.session) if event.session else None,
         "token_sidecar.branch": identity.branch(event.branch) if event.branch else None,
         "token_sidecar.project": identity.project(event.workspace) or None,
-        "token_sidecar.team": identity.team_at(milliseconds(event.at)),
         "gen_ai.usage.input_tokens": buckets.prompt,
         "gen_ai.usage.output_tokens": buckets.completion,
         "gen_ai.usage.cache_read.input_tokens": buckets.cache_read or None,
@@ -295,23 +301,23 @@ def file_record(
     )
 
 
-def totals_record(calls: Sequence[ShippedRecord], nanoseconds: int) -> ShippedRecord:
-    """Return the log record for the totals of calls that were made on the same UTC day.
+def totals_record(totals: DayTotals, day: int, nanoseconds: int) -> ShippedRecord:
+    """Return the log record for the totals of a day.
 
     Args:
-        calls: The calls' records. There is at least one.
+        totals: The calls' totals.
+        day: The UTC day, counted from 1970-01-01.
         nanoseconds: The time of the report. In the store, it replaces earlier ones of the day.
     """
-    tokens = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
-    costs = [Decimal(call.attributes.get("token_sidecar.cost_usd", 0)) for call in calls]
     known: dict[str, str | int] = {
         "event.name": DAY_EVENT,
-        "token_sidecar.day": day_name(calls[0].nanoseconds // 1_000_000 // DAY_MS),
-        "token_sidecar.day.calls": len(calls),
-        "token_sidecar.cost_usd": usd_attribute(sum(costs, Decimal(0))),
+        "token_sidecar.day": day_name(day),
+        "token_sidecar.day.calls": totals.calls,
+        "gen_ai.usage.input_tokens": totals.prompt,
+        "gen_ai.usage.output_tokens": totals.completion,
+        "token_sidecar.cost_usd": usd_attribute(totals.cost),
     }
-    sums = {name: sum(int(call.attributes[name]) for call in calls) for name in tokens}
-    return ShippedRecord(nanoseconds, known | sums)
+    return ShippedRecord(nanoseconds, known)
 
 
 def price_record(

@@ -44,6 +44,7 @@ from sidecar.cost.ledger import (
     explained,
 )
 from sidecar.cost.records import (
+    DayTotals,
     Identity,
     ShippedRecord,
     export_request,
@@ -116,8 +117,6 @@ _SCHEMA = (
     # The sequence number of the latest change to each call that was amended or queued again.
     "CREATE TABLE IF NOT EXISTS amended (event INTEGER PRIMARY KEY, change INTEGER NOT NULL)",
     "CREATE INDEX IF NOT EXISTS amended_change ON amended (change)",
-    # The user's team since a time in milliseconds since 1970, until the next row's time.
-    "CREATE TABLE IF NOT EXISTS team_since (at INTEGER PRIMARY KEY, team TEXT NOT NULL)",
     # The last UTC day on which a workspace's prompt file report was sent to a destination.
     "CREATE TABLE IF NOT EXISTS file_report (destination TEXT, workspace TEXT, day INTEGER "
     "NOT NULL, PRIMARY KEY (destination, workspace)) WITHOUT ROWID",
@@ -315,15 +314,15 @@ class ShippingQueue:
                 (self._destination, DAY_REPORT),
             ).fetchone()
             models = connection.execute(_MODELS).fetchall()
-        days: dict[int, list[ShippedRecord]] = {}
-        ids = set[str]()
+        days, ids = dict[int, DayTotals](), set[bytes]()
         for call in self.accepted_calls(0 if is_first else start):
-            if (name := _id_of(call)) not in ids:
+            name, day = bytes.fromhex(_id_of(call)), call.record.nanoseconds // _DAY_NS
+            if name not in ids:
                 ids.add(name)
-                days.setdefault(call.record.nanoseconds // _DAY_NS, []).append(call.record)
+                days[day] = days.get(day, DayTotals()).plus(call.record)
         prices = self.ledger.prices
         priced = (price_record(prices, provider, model, now) for provider, model in models)
-        totals = (totals_record(calls, now) for calls in days.values())
+        totals = (totals_record(totals, day, now) for day, totals in days.items())
         return [*totals, *filter(None, priced)]
 
     def recent_workspaces(self) -> list[str]:
@@ -445,7 +444,7 @@ def open_queue(
             secret=secret,
             salt=salt,
             user=team.user or "",
-            teams=_teams_since(connection, team.team or "", is_stored=not dry_run),
+            team=team.team or "",
             branches=team.branches,
             projects=team.labels,
             remotes_of=remotes_of,
@@ -463,36 +462,15 @@ def open_queue(
     return ShippingQueue(book.ledger, identity, destination)
 
 
-def _teams_since(
-    connection: sqlite3.Connection, team: str, *, is_stored: bool
-) -> tuple[tuple[int, str], ...]:
-    """Return since when the user has been in which team, in milliseconds since 1970.
-
-    A change of team applies to later calls only. The first team that the user names also has the
-    calls that were made before.
-    """
-    teams = connection.execute("SELECT at, team FROM team_since ORDER BY at").fetchall()
-    if not any(name for _at, name in teams):
-        teams = [(0, team)]
-    elif teams[-1][1] != team:
-        teams.append((time.time_ns() // 1_000_000, team))
-    if is_stored:
-        connection.executemany("INSERT OR REPLACE INTO team_since VALUES (?, ?)", teams)
-    return tuple(teams)
-
-
 def collector_root(endpoint: str) -> str:
     """Return a collector's address without the path of its log requests."""
     return root_of(endpoint, (_PATH,))
 
 
 def _destination_name(endpoint: str, identity: Identity) -> str:
-    """Return a destination's name, which identifies the endpoint, salt, user and labels.
-
-    It includes the first team, which also has the calls that were made before it was known.
-    """
+    """Return a destination's name, which identifies the endpoint, salt, user, team and labels."""
     labels = (*identity.branches.items(), *identity.projects.items())
-    owner = (identity.salt or identity.secret, identity.user, identity.teams[0][1])
+    owner = (identity.salt or identity.secret, identity.user, identity.team)
     names = (*owner, *(part for label in labels for part in label))
     digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]
     return f"{endpoint} {digest}"

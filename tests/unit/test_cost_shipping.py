@@ -31,6 +31,7 @@ from sidecar.cost.cost_protocol import CostRecordParams, FileCost
 from sidecar.cost.ledger_events import Buckets, Cost, LedgerEvent
 from sidecar.cost.prices import Prices
 from sidecar.cost.records import (
+    DayTotals,
     Identity,
     file_record,
     price_record,
@@ -157,7 +158,6 @@ def test_a_call_becomes_a_record_of_the_genai_conventions(
         "service.name": "token-sidecar",
         "user.hash": hashed("jane@example.com"),
         "team.id": "platform",
-        "token_sidecar.team": "platform",
         "event.name": "gen_ai.client.inference.operation.details",
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "anthropic",
@@ -200,7 +200,7 @@ def test_a_branch_is_sent_as_a_hash_or_as_its_label(branch: str, sent: str | Non
 def test_the_reference_lists_every_attribute_that_leaves_the_machine() -> None:
     page = (Path(__file__).parents[2] / "docs/reference/cost.md").read_text("utf-8")
     section = page[page.index("These attributes are all") : page.index("Without a salt,")]
-    identity = Identity(installation="i", secret="s", salt="s", user="jane", teams=((0, "a"),))  # noqa: S106
+    identity = Identity(installation="i", secret="s", salt="s", user="jane", team="a")  # noqa: S106
     cost = Cost(usd=Decimal(1), unpriced_tokens=5)
     whole = msgspec.structs.replace(
         EVENT, tier="flex", model="unknown", agent="codex", cost=cost, branch="main"
@@ -212,7 +212,7 @@ def test_the_reference_lists_every_attribute_that_leaves_the_machine() -> None:
     price = price_record(Prices(), "anthropic", "claude-haiku-4-5", 1)
     assert price is not None
     file_cost = file_record(file, "CLAUDE.md", "file:///a", 1, identity)
-    records = call, file_cost, totals_record([call], 1), price
+    records = call, file_cost, totals_record(DayTotals(), 1, 1), price
     names = {*identity.resource()}.union(*(record.attributes for record in records))
     assert names <= set(re.findall(r"`([a-z_.]+)`", section))
 
@@ -600,33 +600,13 @@ def test_a_new_salt_sends_all_calls_again_under_the_same_ids(
     assert {call["user.hash"] for call in old}.isdisjoint(call["user.hash"] for call in new)
 
 
-def test_calls_keep_the_team_in_which_they_were_made(collector: Collector, book: CostBook) -> None:
-    """The first team that a user names also has the calls before it. Later changes move nothing."""
-    start = datetime.now(UTC) - timedelta(hours=1)
-    for number, team in enumerate(("", "a", "b", "a")):
-        now = datetime.now(UTC) if number > 1 else start
-        settings = configure(collector, f'[team]\nteam = "{team}"\n' if team else "")
-        queue_of(book, settings)
-        book.ledger.record(call_of(at=now + timedelta(seconds=1), tokens=number + 1))
-        send(book, settings)
-    late = call_of(at=start, tokens=5)  # an older session is read only now
-    book.ledger.record(late)
-    assert send(book, settings).accepted == 1
-    sent = [
-        (call["gen_ai.usage.input_tokens"], call.get("token_sidecar.team"))
-        for call in collector.calls()
-    ]
-    assert sent == [(1, ""), (1, "a"), (2, "a"), (3, "b"), (4, "a"), (5, "a")]
-
-
 def test_a_dry_run_as_another_team_changes_nothing(collector: Collector, book: CostBook) -> None:
     book.ledger.record_many(numbered(3))
     former, other = (configure(collector, f'[team]\nteam = "{team}"\n') for team in "ab")
     send(book, former)
     queue = open_queue(book, other, dry_run=True)
     assert queue is not None
-    assert (queue.identity.team, len(queue.next_batch().calls)) == ("b", 0)
-    assert queue_of(book, former).identity.teams == ((0, "a"),)
+    assert (queue.identity.team, len(queue.next_batch().calls)) == ("b", 3)
     assert send(book, former).accepted == 0
 
 

@@ -438,9 +438,8 @@ def test_the_collector_lets_exactly_the_attributes_pass_that_the_schema_reads() 
     allowed = set(re.findall(r'"([\w.]+)"', " ".join(log["statements"]))) - {""}
     sql = SCHEMA.read_text("utf-8")
     read = set(re.findall(r"\ba\['([\w.]+)'\]", sql))
-    # The schema reads these only if the collector does not identify users.
-    assert read - {"token_sidecar.team"} <= allowed
-    assert "token_sidecar.team" not in allowed
+    assert read <= allowed
+    # The schema reads the team only if the collector does not identify users.
     kept = set(re.findall(r'"([\w.]+)"', resource["statements"][-1]))
     assert set(re.findall(r"\br\['([\w.]+)'\]", sql)) - {"team.id"} <= kept
     assert "team.id" not in kept

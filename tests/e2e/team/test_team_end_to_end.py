@@ -20,9 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import httpx
 import msgspec
 import pytest
-from click.testing import CliRunner
 
-from sidecar.cli.cost import cost
 from sidecar.cost.book import CostBook
 from sidecar.cost.export import read_events
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
@@ -31,7 +29,7 @@ from sidecar.cost.records import ShippedRecord, export_request
 from sidecar.cost.sums import Scope
 from tests.clickhouse import ClickHouse
 from tests.e2e.team.rotel import Rotel
-from tests.e2e.team.shipper import PROCESSES, become, report, ship_all
+from tests.e2e.team.shipper import PROCESSES, report, ship_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -368,58 +366,6 @@ def test_a_hundred_thousand_calls_of_fifty_users_arrive_once(
     monkeypatch.setenv("TEAM_SALT", SALT)
     monkeypatch.setenv("STORE_PASSWORD", PASSWORD)
     run(tmp_path, store, collector, users=50, calls=2_000, kills=200)
-
-
-@pytest.fixture
-def ledger(
-    tmp_path: Path, store: ClickHouse, collector: Rotel, monkeypatch: pytest.MonkeyPatch
-) -> Path:
-    """A user's folder whose configuration names the store and the collector."""
-    monkeypatch.setenv("TEAM_SALT", SALT)
-    monkeypatch.setenv("STORE_PASSWORD", PASSWORD)
-    monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", "")
-    monkeypatch.setenv("TOKEN_SIDECAR_STATE", "")
-    (user,) = Team(tmp_path, 1, 0, store.url, collector.url).folders
-    become(user)
-    return user
-
-
-def record(user: Path, *events: LedgerEvent) -> None:
-    book = CostBook(user / "state")
-    book.prices.load()
-    book.ledger.record_many(events, amend=True)
-    book.close()
-
-
-def call(request: str, output: int, thread: str | None = None) -> LedgerEvent:
-    return LedgerEvent(
-        at=START + timedelta(hours=1),
-        model="gpt-5",
-        provider="openai",
-        agent="codex",
-        session="thread",
-        request_id=request,
-        telemetry_id=thread,
-        buckets=Buckets(input=1_000, output=output),
-    )
-
-
-def test_past_spending_stays_when_a_user_changes_team(ledger: Path, store: ClickHouse) -> None:
-    text = (ledger / "config.toml").read_text()
-    expected: dict[str, list[int]] = {}
-    for output, team in enumerate(("a", "b", "a"), start=100):
-        (ledger / "config.toml").write_text(text.replace("team0", team))
-        CliRunner().invoke(cost, ["ship"])  # notices the change
-        now = datetime.now(UTC) + timedelta(milliseconds=1)
-        record(ledger, msgspec.structs.replace(call(f"{team}{output}", output), at=now))
-        assert CliRunner().invoke(cost, ["ship"]).output == "Sent 1 call.\n"
-        expected.setdefault(team, []).append(output)
-        query = "SELECT team, count(), sum(output) FROM llm.calls FINAL GROUP BY team ORDER BY team"
-        wait_for(
-            store,
-            query,
-            [[name, str(len(them)), str(sum(them))] for name, them in expected.items()],
-        )
 
 
 def wait_for(store: ClickHouse, query: str, expected: list[list[str]]) -> None:

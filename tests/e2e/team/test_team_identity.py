@@ -97,7 +97,7 @@ def call(number: int, **changes: object) -> LedgerEvent:
 def record(*events: LedgerEvent) -> None:
     book = CostBook(state_dir())
     book.prices.load()
-    book.ledger.record_many(events)
+    book.ledger.record_many(events, amend=True)
     book.close()
 
 
@@ -144,6 +144,37 @@ def test_a_call_belongs_to_the_user_of_the_token_whatever_the_machine_claims(
     )
     stored = store.run("SELECT * FROM otel.otel_logs FORMAT JSONEachRow")
     assert not re.search("jane|joe|another", stored)
+
+
+def test_past_spending_stays_when_a_user_changes_team(
+    store: ClickHouse, collector: Collector, tmp_path: Path
+) -> None:
+    """Jane moves in the middle of the month. A call from before arrives, and another is amended."""
+    jane = user_hash("jane@example.com")
+    store.run("TRUNCATE TABLE llm.teams")
+    for since, team in (("9", "platform"), ("3", "search")):
+        store.run(
+            "INSERT INTO llm.teams SELECT {user:String}, today() - {days:UInt8}, {team:String}",
+            user=jane,
+            days=since,
+            team=team,
+        )
+    laptop(tmp_path / "jane")
+    join(collector, "jane@example.com")
+    ages = (20, 4, 3, 1)
+    events = [call(age, at=NOW - timedelta(days=age, hours=-1)) for age in ages]
+    record(*events)
+    run("cost", "ship")
+    await_calls(store, 4)
+    sums = "SELECT team, sum(calls), sum(output) FROM llm.daily GROUP BY team ORDER BY team"
+    assert store.rows(sums) == [["platform", "2", "200"], ["search", "2", "200"]]
+
+    more = Buckets(input=1_000, output=150)
+    record(msgspec.structs.replace(events[0], buckets=more), call(5, at=NOW - timedelta(days=5)))
+    assert run("cost", "ship") == "Sent 2 calls.\n"
+    wait_for(store, "SELECT sum(output) FROM llm.calls FINAL", [["550"]])
+    store.compute_daily()
+    assert store.rows(sums) == [["platform", "3", "350"], ["search", "2", "200"]]
 
 
 def test_a_wrong_token_sends_nothing(

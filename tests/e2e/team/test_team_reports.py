@@ -124,7 +124,7 @@ def queue_of(book: CostBook, user: int) -> ShippingQueue:
         secret=queue.identity.secret,
         salt="salt",
         user=f"user{user}",
-        teams=((0, f"team{user % 2}"),),
+        team=f"team{user % 2}",
     )
     return ShippingQueue(book.ledger, identity, f"user{user}")
 
