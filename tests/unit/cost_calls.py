@@ -20,3 +20,12 @@ def call_of(agent: str = PROTOCOL, *, tokens: int = 1_000, **fields: Any) -> Led
             **fields,
         }
     )
+
+
+def price_list_of(**models: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a list like genai-prices' with the vendor `house`. Prices are per million tokens."""
+    entries = [
+        {"id": name, "match": {"equals": name}, "prices": prices} for name, prices in models.items()
+    ]
+    pattern = r"https://house\.example"
+    return [{"id": "house", "name": "House", "api_pattern": pattern, "models": entries}]

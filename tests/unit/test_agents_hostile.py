@@ -209,8 +209,14 @@ COLUMNS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("column", COLUMNS)
-@pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        pytest.param(column, value, marks=() if at % len(VALUES) == number else pytest.mark.slow)
+        for at, column in enumerate(COLUMNS)
+        for number, value in enumerate(VALUES)
+    ],
+)
 def test_value_of_any_type_in_a_column_is_tolerated(
     machine: Machine, column: str, value: Any
 ) -> None:

@@ -1,4 +1,6 @@
-"""Tests examples of pruning plans: the order of removal, what is kept, costs and undo."""
+"""Tests pruning plans: the order of removal, what is kept, costs and undo; and their properties
+for generated conversations.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from sidecar.conversations import pruning as plans_module
-from sidecar.conversations.context_protocol import FitParams
+from sidecar.conversations.context_protocol import FitParams, FitResult
+from sidecar.conversations.conversation import Conversation
 from sidecar.conversations.occupancy import context_usage, occupancy
 from sidecar.conversations.pruning import HEAD, apply_plan, make_plan, summarize_turns
 from sidecar.conversations.turn_counts import Counter
@@ -18,6 +22,7 @@ from sidecar.counting.count_result import Measure
 from sidecar.errors import SidecarError
 from sidecar.messages.turns import NO_OUTPUT, Turn
 from sidecar.messages.vendor_usage import Usage
+from tests.fuzz.conversations import Case, cases, check
 from tests.unit.context_fakes import (
     ENVELOPE,
     PRIMING,
@@ -521,3 +526,53 @@ def test_empty_tool_turn_gets_a_text(content: Any) -> None:
     turns = [user("q"), calls("c"), msgspec.structs.replace(output("c"), content=content)]
     plan = Planner(session(turns=[*turns, reply("a")])).make(10**6)
     assert plan.messages[2] == output("c", NO_OUTPUT)
+
+
+def fit_case(case: Case) -> FitResult:
+    """Plan, apply, plan again, apply again and undo, checking all properties after each step."""
+    session = Conversation("s", FakeCounter())
+    session.set_system(case.system)
+    usage = None
+    if case.usage is not None:
+        prompt, out = case.usage
+        usage = Usage(input_tokens=prompt, output_tokens=out, prompt_tokens=prompt)
+    session.append(case.turns, usage)
+    plans = Planner(session)
+    before = occupancy(session).tokens
+    plan = plans.make(case.max_tokens, keep_turns=case.keep_turns, summarize=case.summarize)
+    assert plan.tokens_before == before
+    assert session.turns == case.turns, "the plan was applied"
+    check(case, plan)
+    if case.usage is None and plan.messages:
+        counted = sum(session.counter.message(turn).tokens for turn in plan.messages) + PRIMING
+        assert plan.tokens_after == counted
+    assert plans.apply(plan.plan_id) == plan
+    after = occupancy(session).tokens
+    assert after == plan.tokens_after
+    assert plans.apply(plan.plan_id) == plan
+    _again(case, session, plans)
+    assert session.undo() == (plan.messages != _all_messages(case))
+    assert session.turns == case.turns
+    assert occupancy(session).tokens == before
+    return plan
+
+
+def _again(case: Case, session: Conversation, plans: Planner) -> None:
+    """Check that a pruned conversation is not pruned again."""
+    turns = list(session.turns)
+    again = plans.make(case.max_tokens, keep_turns=case.keep_turns, summarize=case.summarize)
+    assert again.removed == []
+    assert again.tokens_after == again.tokens_before
+    plans.apply(again.plan_id)
+    assert session.turns == turns
+
+
+def _all_messages(case: Case) -> list[Turn]:
+    head = [Turn(role="system", content=case.system)] if case.system else []
+    return [*head, *case.turns]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(cases)
+def test_any_plan(case: Case) -> None:
+    fit_case(case)

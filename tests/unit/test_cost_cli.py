@@ -29,24 +29,10 @@ from sidecar.cost.cost_protocol import CostDetailParams, CostKey, CostRecordPara
 from sidecar.cost.ledger import FILE_NAME
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.cost.usage_profile import read_profile
-from tests.unit.cost_calls import call_of
+from tests.unit.cost_calls import call_of, price_list_of
 
-PRICES = [
-    {
-        "id": "house",
-        "name": "House",
-        "api_pattern": "https://house\\.example",
-        "models": [
-            {
-                "id": "house-1",
-                "match": {"equals": "house-1"},
-                "prices": {"input_mtok": 7},
-                "context_window": 54_321,
-            },
-            {"id": "house-2", "match": {"equals": "house-2"}, "prices": {"input_mtok": 8}},
-        ],
-    }
-]
+PRICES = price_list_of(**{"house-1": {"input_mtok": 7}, "house-2": {"input_mtok": 8}})
+PRICES[0]["models"][0]["context_window"] = 54_321
 
 
 def run(*arguments: str) -> Result:

@@ -20,6 +20,7 @@ from sidecar.cost.prices import Prices
 from sidecar.models.names import LOCAL_PROVIDERS, parse
 from sidecar.models.price_list import parse_list
 from tests.cases import read_cases, read_rows
+from tests.unit.cost_calls import price_list_of
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
@@ -218,20 +219,7 @@ def test_a_call_costs_what_genai_prices_says(
     assert Prices().price(tokens, model[1], model[0], when) == theirs.total_price
 
 
-PRIVATE_LIST = [
-    {
-        "id": "house",
-        "name": "House",
-        "api_pattern": "https://house\\.example",
-        "models": [
-            {
-                "id": "house-1",
-                "match": {"equals": "house-1"},
-                "prices": {"input_mtok": 7, "output_mtok": 70},
-            }
-        ],
-    }
-]
+PRIVATE_LIST = price_list_of(**{"house-1": {"input_mtok": 7, "output_mtok": 70}})
 
 
 def test_an_updated_list_is_used_instead(tmp_path: Path) -> None:

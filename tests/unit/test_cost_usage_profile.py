@@ -18,7 +18,6 @@ from sidecar.cost.usage_profile import (
     MOST_MODELS,
     AgentUsage,
     PrefixCalls,
-    UsageProfile,
     profile_usage,
     read_profile,
 )
@@ -151,13 +150,6 @@ def test_a_profile_has_a_limited_number_of_models(tmp_path: Path) -> None:
         read_profile(path)
 
 
-def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
-    profile = profile_usage(record(tmp_path, claude(COLD), claude(WARM)), Scope(), 7)
-    path = tmp_path / "usage-profile.json"
-    path.write_bytes(msgspec.json.encode(profile))
-    assert read_profile(path) == profile
-
-
 def test_the_example_in_the_reference_is_a_profile(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs/reference/cost.md").read_text("utf-8")
     path = tmp_path / "usage-profile.json"
@@ -195,8 +187,3 @@ def test_a_huge_file_is_not_decoded(tmp_path: Path) -> None:
 def test_a_missing_profile_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot read"):
         read_profile(tmp_path / "none.json")
-
-
-def test_usages_of_an_agent() -> None:
-    codex, pi = (AgentUsage(agent=name, model="m") for name in ("codex", "pi"))
-    assert UsageProfile(days=30, agents=(codex, pi)).of("pi") == (pi,)

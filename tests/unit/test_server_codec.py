@@ -1,21 +1,36 @@
-"""Tests that sent messages are valid JSON, and that unknown enum values are ignored."""
+"""Tests how messages are encoded, split from the input, and read and written without blocking."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
-from collections.abc import Iterator, Mapping
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import Any, get_args
 
 import attrs
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from lsprotocol import types
 
 from sidecar.counting.count_result import Count
+from sidecar.server import stdio
 from sidecar.server.methods import CountResult
 from sidecar.server.protocol import Encoded, convert_lsp_message, dump, parse, strict_converter
+from sidecar.server.stdio import (
+    MAX_HEADER_BYTES,
+    MAX_UNREAD_BYTES,
+    Framer,
+    Frames,
+    InvalidFrame,
+    Writer,
+)
+from sidecar.tasks import Scheduler
 
 CONVERTER = strict_converter()
 COUNT: Mapping[str, Any] = {
@@ -162,3 +177,143 @@ def test_an_unknown_enum_value_of_a_client_is_ignored(place: tuple[str, ...], kn
 
 def test_all_enums_are_found() -> None:
     assert len(ENUM_PLACES) >= 19
+
+
+def frame(body: bytes) -> bytes:
+    return b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+
+
+@given(st.lists(st.binary(max_size=60), max_size=8), st.integers(0, 2**32))
+def test_bodies_do_not_depend_on_chunks(bodies: list[bytes], seed: int) -> None:
+    stream = b"".join(map(frame, bodies))
+    chance, framer, out = random.Random(seed), Framer(), []
+    while stream:
+        size = chance.randrange(1, 12)
+        out += framer.feed(stream[:size])
+        stream = stream[size:]
+    assert out == bodies
+
+
+def test_other_headers_and_cases_are_accepted() -> None:
+    framer = Framer()
+    head = b"Content-Type: application/vscode-jsonrpc; charset=utf-8\r\ncontent-length: 2\r\n\r\n"
+    assert framer.feed(head + b"{}") == [b"{}"]
+
+
+def test_garbage_is_skipped_and_reported_once() -> None:
+    framer = Framer()
+    out = framer.feed(b"\x00garbage\r\nmore garbage\n" + frame(b"{}") + frame(b"1"))
+    assert isinstance(out[0], InvalidFrame)
+    assert out[1:] == [b"{}", b"1"]
+    assert "garbage" not in str(out[0])
+
+
+@pytest.mark.parametrize("length", [b"101", b"0101", b"9" * 30, b"9" * 9_000])
+def test_frame_over_the_limit_ends_the_stream(length: bytes) -> None:
+    framer = Framer(max_bytes=100)
+    out = framer.feed(b"Content-Length: %s\r\n\r\n" % length + b"x" * 400 + frame(b"{}"))
+    assert [isinstance(item, InvalidFrame) and item.fatal for item in out] == [True]
+    assert framer.feed(frame(b"{}")) == []
+
+
+@pytest.mark.parametrize("length", [b"x", b"-1", b"", b"1.0", b"0x2"])
+def test_invalid_length_is_reported(length: bytes) -> None:
+    framer = Framer()
+    out = framer.feed(b"Content-Length: %s\r\n\r\n" % length + frame(b"{}"))
+    assert isinstance(out[0], InvalidFrame)
+    assert out[1:] == [b"{}"]
+
+
+def test_body_longer_than_announced_does_not_lose_the_next_frame() -> None:
+    framer = Framer()
+    out = framer.feed(b"Content-Length: 1\r\n\r\n1 and more" + frame(b"{}") + frame(b"2"))
+    assert [item for item in out if not isinstance(item, InvalidFrame)] == [b"1", b"{}", b"2"]
+    assert len(out) == 4
+
+
+def test_an_endless_header_is_dropped() -> None:
+    framer = Framer()
+    out = framer.feed(b"a" * (MAX_HEADER_BYTES + 1))
+    assert isinstance(out[0], InvalidFrame)
+    assert framer.feed(b"b" * (MAX_HEADER_BYTES + 1)) == []
+    assert framer.feed(frame(b"{}"))[-1] == b"{}"
+
+
+@given(st.binary(max_size=300))
+def test_framer_never_raises(data: bytes) -> None:
+    framer = Framer(max_bytes=1_000)
+    framer.feed(data)
+    framer.feed(b"\r\n\r\n")
+
+
+BODY = b"{}"
+FRAME = b"Content-Length: 2\r\n\r\n" + BODY
+
+
+@pytest.fixture
+def pipes() -> Iterator[tuple[int, int, int, int]]:
+    """Return stdin's read and write ends, followed by stdout's."""
+    ends = (*os.pipe(), *os.pipe())
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+async def until(look: Callable[[], object]) -> None:
+    while not look():
+        await asyncio.sleep(0.01)
+
+
+async def test_input_is_not_read_while_the_client_reads_nothing(
+    pipes: tuple[int, int, int, int],
+) -> None:
+    taken, sent, unread, written = pipes
+    writer = Writer(written)
+    frames: list[Frames] = []
+    loop = asyncio.get_running_loop()
+    stdio.read_on_loop(Scheduler(), taken, frames.append, writer)
+    os.write(sent, FRAME)
+    await until(lambda: frames)
+    writer.write(b"x" * (MAX_UNREAD_BYTES + 1_000_000))
+    os.write(sent, FRAME)
+    await asyncio.sleep(0.3)
+    assert frames == [[BODY]]
+    left = MAX_UNREAD_BYTES + 1_000_000
+    while left:
+        left -= len(await asyncio.to_thread(os.read, unread, 1 << 20))
+    await until(lambda: len(frames) == 2)
+    assert not writer.full
+    loop.remove_reader(taken)
+    writer.close()
+
+
+async def test_spurious_wake_up_is_not_the_end_of_input(pipes: tuple[int, int, int, int]) -> None:
+    taken, sent, _, written = pipes
+    os.set_blocking(taken, False)
+    twin = os.dup(taken)  # both become readable, but the first handler reads all data
+    frames: list[Frames] = []
+    loop = asyncio.get_running_loop()
+    for end in (taken, twin):
+        assert stdio.read_on_loop(Scheduler(), end, frames.append, Writer(written))
+    for count in range(1, 4):
+        os.write(sent, FRAME)
+        while len(frames) < count:
+            await asyncio.sleep(0.01)
+    assert frames == [[BODY]] * 3
+    for end in (taken, twin):
+        assert loop.remove_reader(end)
+    os.close(twin)
+
+
+async def test_full_non_blocking_pipe_is_written_later(pipes: tuple[int, int, int, int]) -> None:
+    _, _, unread, written = pipes
+    os.set_blocking(written, False)
+    writer = Writer(written)
+    sent = [b"a" * 3_000, b"b" * 1_000_000, b"c" * 100]
+    for data in sent:
+        writer.write(data)
+    read = b""
+    while len(read) < sum(map(len, sent)):
+        read += await asyncio.to_thread(os.read, unread, 1 << 20)
+    assert read == b"".join(sent)
+    writer.close()
