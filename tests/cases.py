@@ -28,6 +28,16 @@ def read_cases(table: str, kind: Any) -> list[ParameterSet]:
     return [pytest.param(msgspec.convert(case, kind), id=name) for name, case in cases]
 
 
-def read_rows(table: str, name: str) -> list[Any]:
-    """Return the rows of the array `name` in the file `table`. Arrays become tuples."""
-    return [tuple(row) if isinstance(row, list) else row for row in read_table(table)[name]]
+def read_rows(table: str, name: str, *fields: str) -> list[Any]:
+    """Return the rows of the array `name` in the file `table`. Arrays become tuples.
+
+    Inline tables become tuples of their values of `fields`, with None if one is missing.
+    """
+    return [
+        tuple(map(row.get, fields))
+        if isinstance(row, dict) and fields
+        else tuple(row)
+        if isinstance(row, list)
+        else row
+        for row in read_table(table)[name]
+    ]

@@ -12,6 +12,7 @@ from benchmarks.agents.codex import CodexHome, Rollout, everyday
 from benchmarks.agents.truth import Tokens, append
 from sidecar.agents.compressed import zstd
 from sidecar.agents.stores import COMPACTED, REWOUND
+from tests.cases import read_rows
 from tests.unit.agents_world import World
 
 VERSIONS: dict[str, dict[str, Any]] = {
@@ -268,19 +269,7 @@ def tiers_of(world: World) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("setting", "tier"),
-    [
-        ("priority", "priority"),
-        ("fast", "priority"),
-        ("Flex", "flex"),
-        ("ultrafast", "ultrafast"),
-        ("default", ""),
-        ("auto", ""),
-        ("", ""),
-        (None, ""),
-        (7, ""),
-        ({"id": "flex"}, ""),
-    ],
+    ("setting", "tier"), read_rows("agents", "service_tiers", "setting", "tier")
 )
 @pytest.mark.parametrize("options", [{}, {"records": True}, {"records": True, "counts": False}])
 def test_calls_have_the_tier_of_the_threads_settings(

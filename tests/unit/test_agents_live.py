@@ -31,6 +31,7 @@ from sidecar.project.file_watcher import Changes, FileWatcher
 from sidecar.workspace import agent_sessions
 from sidecar.workspace.services import Services
 from sidecar.workspace.state_folder import State
+from tests.cases import read_rows
 from tests.unit.agents_world import World, forks_of
 
 
@@ -267,15 +268,7 @@ async def test_amended_call_in_a_database_updates_the_cost(
 
 @pytest.mark.parametrize(
     ("active", "ended", "seconds", "state"),
-    [
-        (True, False, 500, "running"),
-        (True, False, 700, "idle"),
-        (None, False, 30, "running"),
-        (None, False, 90, "idle"),
-        (False, False, 1, "idle"),
-        (False, False, 90_000, "ended"),
-        (True, True, 1, "ended"),
-    ],
+    read_rows("agents", "session_states", "active", "ended", "seconds", "state"),
 )
 def test_session_state_is_running_idle_or_ended(
     active: bool | None, ended: bool, seconds: int, state: str

@@ -255,9 +255,7 @@ def test_raised_limit_is_a_round_number_with_room(tokens: int, number: int) -> N
     assert raised_limit(tokens) == number
 
 
-@pytest.mark.parametrize(
-    ("name", "language", "top", "line"), read_rows("budgets", "ignoring_a_file")
-)
+@pytest.mark.parametrize(("name", "language", "top", "line"), read_rows("budgets", "ignored_files"))
 def test_ignoring_a_file(name: str, language: str, top: str, line: str) -> None:
     text = top + LINES
     budget = Budget(files=("*",), max_tokens=10)

@@ -237,7 +237,7 @@ def test_an_agent_that_sends_no_file_is_reported(root: Path) -> None:
     assert "`files` matches no file" not in result.stderr
 
 
-@pytest.mark.parametrize(("written", "problem"), read_rows("check", "invalid_budgets"))
+@pytest.mark.parametrize(("written", "problem"), read_rows("check", "always_loaded_problems"))
 def test_invalid_budgets(tmp_path: Path, written: str, problem: str) -> None:
     (tmp_path / ".token-sidecar.toml").write_text(f"[[budget]]\n{written}\n")
     (found,) = load(tmp_path).problems

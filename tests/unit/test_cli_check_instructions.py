@@ -115,8 +115,7 @@ def test_markdown_has_a_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "severities", "exit_code"),
-    read_rows("check", "settings_choose_severities_and_agents"),
+    ("settings", "severities", "exit_code"), read_rows("check", "instruction_settings")
 )
 def test_settings_choose_severities_and_agents(
     root: Path, settings: str, severities: list[str], exit_code: int

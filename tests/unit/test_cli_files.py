@@ -97,7 +97,7 @@ def test_folder_pattern_does_not_match_its_contents(
     assert sorted(os.path.relpath(path, root) for path in found(root)) == seen
 
 
-@pytest.mark.parametrize(("pattern", "name"), read_rows("files", "patterns_match_bytes_as_in_git"))
+@pytest.mark.parametrize(("pattern", "name"), read_rows("files", "byte_patterns"))
 def test_patterns_match_bytes_as_in_git(root: Path, pattern: str, name: str) -> None:
     make(root, (name, "other.md"))
     (root / ".gitignore").write_text(f"{pattern}\n")

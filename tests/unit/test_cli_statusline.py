@@ -30,6 +30,7 @@ from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.models import catalogue
 from sidecar.text.printable import cost_text
 from sidecar.workspace.agent_sessions import NOT_KEPT
+from tests.cases import read_rows
 from tests.file_opens import recorded_opens
 from tests.truth import truth
 
@@ -107,17 +108,7 @@ def test_unknown_size_is_not_guessed(window: Any) -> None:
     assert line == "Opus 5 · ctx ? · $1.92 by Claude Code"
 
 
-@pytest.mark.parametrize(
-    ("window", "shown"),
-    [
-        ({"context_window_size": 200_000, "used_percentage": 43}, "~43 %"),
-        # The shown percentage is that of the usable window.
-        ({"context_window_size": 10_000, "used_percentage": 50}, "~52 %"),
-        ({"used_percentage": 42.6}, "~42 %"),
-        ({"context_window_size": 200_000, "used_percentage": 1e99}, "?"),
-        ({"context_window_size": 200_000, "used_percentage": -1}, "?"),
-    ],
-)
+@pytest.mark.parametrize(("window", "shown"), read_rows("statusline", "percentages_alone"))
 def test_a_percentage_alone_is_shown_as_an_estimate(window: Any, shown: str) -> None:
     """Some versions of Claude Code send a rounded percentage, but no token count."""
     line = run("statusline", told=told("s", context_window=window, rate_limits=None))
@@ -639,15 +630,7 @@ def test_odd_member_does_not_show_another_session(
     assert "ctx 41 %" in run("statusline", told=sent | members)
 
 
-OWN_PERCENTAGES = (
-    # Measured with Claude Code 2.1.332: the footer's "84% context used" and "4% until auto-compact".
-    ("claude-sonnet-4-5", "", 150_318, 84, "warning"),
-    ("claude-sonnet-4-5", "", 172_336, 96, "error"),
-    ("claude-opus-5", "1", 160_336, 96, "error"),
-    ("claude-haiku-4-5", "", 181_408, 100, "error"),
-    ("claude-opus-5", "", 780_000, 81, "warning"),
-    ("claude-opus-5", "", 700_000, 72, "ok"),
-)
+OWN_PERCENTAGES = read_rows("statusline", "own_percentages")
 
 
 @pytest.mark.parametrize(("model", "small", "tokens", "percent", "severity"), OWN_PERCENTAGES)
@@ -669,17 +652,7 @@ def test_percentage_that_claude_code_shows(
     assert f" usable ({percent} % by claude-code's count)" in run("usage")
 
 
-@pytest.mark.parametrize(
-    ("window", "model", "size"),
-    [
-        # Measured: 950,354 tokens were not compacted, 968,372 were.
-        (1_000_000, "claude-opus-5", 967_000),
-        # With CLAUDE_CODE_DISABLE_1M_CONTEXT, 160,336 tokens were not compacted, 168,354 were.
-        (200_000, "claude-opus-5", 167_000),
-        (200_000, "claude-sonnet-4-5", 200_000),  # 199,390 tokens were not compacted
-        (1_000_000, "claude-sonnet-4-5[1m]", 967_000),
-    ],
-)
+@pytest.mark.parametrize(("window", "model", "size"), read_rows("statusline", "compaction_sizes"))
 def test_size_at_which_claude_code_compacts(window: int, model: str, size: int) -> None:
     catalogue.warm()
     assert reader_of("claude-code").compacts_at(window, model) == size

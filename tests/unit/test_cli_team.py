@@ -20,6 +20,7 @@ from sidecar.config.settings import Team
 from sidecar.config.toml import parse, set_key
 from sidecar.cost.book import CostBook
 from sidecar.cost.shipping import ShippingError, read_token
+from tests.cases import read_rows
 from tests.collector import Collector
 from tests.unit.cost_calls import call_of
 
@@ -176,17 +177,7 @@ def test_the_token_may_come_from_a_variable_a_file_or_a_command(
     assert [*tomllib.loads(config_file().read_text())["team"]] == ["token-file"]
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "reason"),
-    [
-        ("token-env", "NOT_SET", "the variable NOT_SET contains no token"),
-        ("token-file", "/nowhere/token", "cannot be read: No such file"),
-        ("token-command", "false", "token-command failed"),
-        ("token-command", "no-such-program", "token-command failed"),
-        ("token-command", "echo", "contains no token"),
-        ("token-command", "'unbalanced", "token-command failed"),
-    ],
-)
+@pytest.mark.parametrize(("key", "value", "reason"), read_rows("team", "unreadable_tokens"))
 def test_a_token_that_cannot_be_read_is_explained(key: str, value: str, reason: str) -> None:
     with pytest.raises(ShippingError, match=reason):
         read_token(msgspec.convert({key: value}, Team))
@@ -226,18 +217,7 @@ def test_an_administrator_can_deploy_the_settings(collector: Collector) -> None:
     assert [problem.file for problem in load(None).problems] == [system_config_file()]
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("", '[t]\nk = "v"\n'),
-        ("a = 1", 'a = 1\n\n[t]\nk = "v"\n'),
-        ("[t]\nb = 1 # b\n", '[t]\nk = "v"\nb = 1 # b\n'),
-        ("[t] # t", '[t] # t\nk = "v"\n'),
-        ("[t]\nk = 'old' # k\n[u]\n", '[t]\nk = "v" # k\n[u]\n'),
-        ("t.k = 1\nt.j = 2\n", 't.k = "v"\nt.j = 2\n'),
-        ('[u]\nk = "u"\n', '[u]\nk = "u"\n\n[t]\nk = "v"\n'),
-    ],
-)
+@pytest.mark.parametrize(("before", "after"), read_rows("team", "set_keys"))
 def test_a_key_is_set_without_other_changes(before: str, after: str) -> None:
     assert set_key(before, "t", "k", "v") == after
     assert parse(after)["t"]["k"] == "v"

@@ -15,6 +15,7 @@ from sidecar.config.merge_layers import TRUSTED_KEYS
 from sidecar.config.paths import cache_dir, config_file, settings_files, state_dir
 from sidecar.config.roots import find_root, is_root
 from sidecar.config.settings import Settings
+from tests.cases import read_rows
 
 CONTRACT_EXAMPLE = """\
 model = "gpt-5"
@@ -255,20 +256,7 @@ def test_find_root_searches_parent_folders(root: Path) -> None:
     assert find_root(deep) == deep
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "expected"),
-    [
-        (".git", "", True),
-        (".token-sidecar.toml", "", True),
-        ("pyproject.toml", "[tool.token-sidecar.cost]", True),
-        ("pyproject.toml", "tool.'token-sidecar' = {}", True),
-        ("pyproject.toml", "[tool.token-sidecar.cost", True),
-        ("pyproject.toml", "[tool.other]  # [tool.token-sidecar]", False),
-        ("pyproject.toml", "tool = 1  # token-sidecar", False),
-        ("pyproject.toml", "[tool.token-sidecars]", False),
-        ("other", "", False),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "expected"), read_rows("config", "roots"))
 def test_root_has_git_or_a_configuration(
     name: str, text: str, *, expected: bool, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from sidecar.conversations.assemble import PRESETS, Assembler, last_lines, rende
 from sidecar.conversations.context_protocol import AssembleParams, AssembleResult
 from sidecar.conversations.conversation import Conversation
 from sidecar.conversations.sections import Section, TextSource
+from tests.cases import read_rows
 from tests.unit.context_fakes import FakeCounter
 
 ORDER = ["prefix", "mandates", "context", "logs", "user"]
@@ -188,17 +189,7 @@ def test_items_are_sections_or_given_lines() -> None:
     assert texts(result)["context"] == "[Context trimmed: 2 items]"
 
 
-@pytest.mark.parametrize(
-    ("logs", "kept"),
-    [
-        ("", ""),
-        ("a", "a"),
-        ("1\n2\n3\n4\n5", "1\n2\n3\n4\n5"),
-        ("1\n2\n3\n4\n5\n6", "2\n3\n4\n5\n6"),
-        ("1\n2\n3\n4\n5\n6\n", "2\n3\n4\n5\n6\n"),
-        ("1\r\n2\r\n3\r\n4\r\n5\r\n6\r\n", "2\r\n3\r\n4\r\n5\r\n6\r\n"),
-    ],
-)
+@pytest.mark.parametrize(("logs", "kept"), read_rows("context", "the_last_five_lines"))
 def test_the_last_five_lines(logs: str, kept: str) -> None:
     assert last_lines(logs) == kept
 

@@ -12,6 +12,7 @@ from sidecar.conversations.turn_counts import Sample
 from sidecar.messages.content import read_tools
 from sidecar.messages.replies import read_reply
 from sidecar.models.window import Limit, LimitSource, Window
+from tests.cases import read_rows
 from tests.unit.context_fakes import (
     PRIMING,
     FakeCalibration,
@@ -187,18 +188,7 @@ def test_a_refused_prompt_is_an_exact_sample_and_names_the_window() -> None:
     assert outcome.result.calibration.samples == 1
 
 
-@pytest.mark.parametrize(
-    ("source", "total", "expected"),
-    [
-        ("catalogue", 2_000, "window"),
-        ("catalogue", 1_999, "window"),
-        ("endpoint", 2_100, "window"),
-        ("catalogue", 1_998, "output"),
-        ("settings", 2_000, "window"),
-        ("settings", 2_100, "output"),
-        ("default", 2_100, "output"),
-    ],
-)
+@pytest.mark.parametrize(("source", "total", "expected"), read_rows("context", "exhausted_limits"))
 def test_output_limit_and_full_window_are_distinguished(
     source: LimitSource, total: int, expected: str
 ) -> None:

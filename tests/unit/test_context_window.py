@@ -14,23 +14,13 @@ from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.messages.turns import Turn
 from sidecar.messages.vendor_usage import Usage
 from sidecar.models.window import Limit, Window, resolve_limit, usable
+from tests.cases import read_rows
 
 tokens = st.integers(0, 10**7)
 limits = st.integers(1, 10**7)
 
 
-@pytest.mark.parametrize(
-    ("limit", "reserve", "expected"),
-    [
-        (16_384, 500, 15_884),
-        (1_000, 500, 750),  # the reserve is at most a quarter of the window
-        (2_000, 500, 1_500),
-        (4, 500, 3),
-        (3, 500, 3),
-        (1, 500, 1),
-        (100, 0, 100),
-    ],
-)
+@pytest.mark.parametrize(("limit", "reserve", "expected"), read_rows("context", "usable"))
 def test_usable(limit: int, reserve: int, expected: int) -> None:
     assert usable(limit, reserve) == expected
 

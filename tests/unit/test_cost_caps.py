@@ -19,6 +19,7 @@ from sidecar.cost.context_costs import SpendingSums
 from sidecar.cost.cost_protocol import CostRecordParams
 from sidecar.workspace.spending import Spending
 from sidecar.workspace.state_folder import State
+from tests.cases import read_rows
 
 
 def spending(folder: Path, caps: Caps) -> Spending:
@@ -35,15 +36,7 @@ def spend(book: CostBook, usd: float, workspace: str, session: str, days_ago: in
 
 
 @pytest.mark.parametrize(
-    ("spent", "estimate", "verdict", "kinds"),
-    [
-        ("1", "0.5", "ok", []),
-        ("1", "1", "ok", []),
-        ("1", "1.01", "warn", ["softCap"]),
-        ("4", "1", "warn", ["softCap"]),
-        ("4", "1.01", "refuse", ["hardCap"]),
-        ("6", "0", "refuse", ["hardCap"]),
-    ],
+    ("spent", "estimate", "verdict", "kinds"), read_rows("cost", "cap_verdicts")
 )
 @pytest.mark.parametrize("span", ["", "session_", "workspace_", "branch_"])
 def test_over_the_soft_cap_warns_and_over_the_hard_one_refuses(

@@ -29,6 +29,7 @@ from sidecar.cost.cost_protocol import CostDetailParams, CostKey, CostRecordPara
 from sidecar.cost.ledger import FILE_NAME
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.cost.usage_profile import read_profile
+from tests.cases import read_rows
 from tests.unit.cost_calls import call_of, price_list_of
 
 PRICES = price_list_of(**{"house-1": {"input_mtok": 7}, "house-2": {"input_mtok": 8}})
@@ -118,18 +119,7 @@ def test_plain_lines_without_a_terminal() -> None:
 
 
 @pytest.mark.usefixtures("book")
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ((), "Calls in all workspaces, from the first call to now.\n"),
-        (("--since", "2026-01-02"), "Calls in all workspaces, from 2026-01-02 to now.\n"),
-        (
-            ("--until", "2100-01-02T10:00", "--agent", "protocol"),
-            "Calls of protocol in all workspaces, from the first call to 2100-01-02T10:00.\n",
-        ),
-        (("--workspace", "two", "--by", "day"), "{two}, from the first call to now.\n"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), read_rows("cost", "covered_calls"))
 def test_report_says_which_calls_it_covers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
 ) -> None:

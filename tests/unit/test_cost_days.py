@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from sidecar.cost.days import END_MS, LAST_DAY, TimeRange, day_name, local_day, time_range
+from tests.cases import read_rows
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -32,17 +33,7 @@ def ms(text: str) -> int:
     return int(datetime.fromisoformat(text).timestamp() * 1000)
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("2026-11-21", "2026-11-21"),
-        ("today", "2026-11-21"),
-        (" Yesterday ", "2026-11-20"),
-        ("0d", "2026-11-21"),
-        ("7d", "2026-11-14"),
-        ("2W", "2026-11-07"),
-    ],
-)
+@pytest.mark.parametrize(("text", "found"), read_rows("cost", "dates"))
 @pytest.mark.parametrize("zone", [BERLIN, None])
 @pytest.mark.usefixtures("in_berlin")
 def test_date_is_a_local_day(text: str, found: str, zone: ZoneInfo | None) -> None:
@@ -109,18 +100,7 @@ def test_invalid_times_are_refused(text: str) -> None:
         time_range(text, None, BERLIN)
 
 
-@pytest.mark.parametrize(
-    ("at", "found"),
-    [
-        ("2026-03-28T22:59:59Z", "2026-03-28"),
-        ("2026-03-28T23:00:00Z", "2026-03-29"),  # this day has 23 hours
-        ("2026-03-29T21:59:59Z", "2026-03-29"),
-        ("2026-03-29T22:00:00Z", "2026-03-30"),
-        ("2026-10-25T22:59:59Z", "2026-10-25"),  # this day has 25 hours
-        ("2026-10-25T23:00:00Z", "2026-10-26"),
-        ("2026-11-20T23:30:00", "2026-11-21"),
-    ],
-)
+@pytest.mark.parametrize(("at", "found"), read_rows("cost", "days_of_moments"))
 @pytest.mark.parametrize("zone", [BERLIN, None])
 @pytest.mark.usefixtures("in_berlin")
 def test_a_day_lasts_from_midnight_to_midnight(at: str, found: str, zone: ZoneInfo | None) -> None:

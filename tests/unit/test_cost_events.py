@@ -98,7 +98,7 @@ def test_service_tiers(raw: object, tier: str) -> None:
     assert service_tier(raw) == tier
 
 
-@pytest.mark.parametrize(("named", "key"), read_rows("cost", "a_workspace_has_one_spelling"))
+@pytest.mark.parametrize(("named", "key"), read_rows("cost", "workspace_keys"))
 def test_a_workspace_has_one_spelling(named: str, key: str) -> None:
     assert workspace_key(named) == key
     assert workspace_key(key) == key

@@ -39,6 +39,7 @@ from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.models.catalogue import provider_of
 from sidecar.text.printable import local_time_text
 from sidecar.workspace.usage_details import forecast
+from tests.cases import read_rows
 from tests.unit.cost_calls import call_of
 
 START = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
@@ -123,28 +124,7 @@ def test_calls_left_are_within_30_percent_in_most_sessions(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("agent", "model", "window", "end"),
-    [
-        ("claude-code", "claude-sonnet-4-5", 200_000, 199_500),
-        ("codex", "gpt-5", 190_000, 180_000),
-        ("gemini-cli", "gemini-2.5-pro", 1_048_576, 524_288),
-        ("kimi-code", "kimi-k2-0905-preview", 200_000, 150_000),
-        ("kimi-code", "kimi-k2-0905-preview", 400_000, 340_000),
-        ("opencode", None, 200_000, 168_000),
-        ("opencode", "claude-sonnet-4-5", 200_000, 168_000),
-        ("opencode", "gpt-4o", 128_000, 111_616),
-        ("opencode", "gpt-5", 400_000, 252_000),
-        ("opencode", "gpt-5", 200_000, 168_000),
-        ("pi", "gpt-5", 200_000, 183_616),
-        ("qwen-code", "qwen3-coder-plus", 200_000, 167_000),
-        ("qwen-code", "qwen3-coder-plus", 1_000_000, 850_000),
-        ("vibe", "devstral-2512", 200_000, 140_000),
-        ("vibe", "devstral-2512", 1_000_000, 256_000),
-        ("vibe", "devstral-2512", 120_000, 60_000),
-        ("copilot-cli", "gpt-5", 200_000, 160_000),
-        # These windows are too small for the agents' reserves, which are meant for larger windows.
-        ("kimi-code", "kimi-k2-0905-preview", 65_536, 65_036),
-        ("qwen-code", "qwen3-coder-plus", 65_536, 65_036),
-    ],
+    read_rows("cost", "compaction_sizes", "agent", "model", "window", "end"),
 )
 def test_no_calls_are_left_when_the_agent_compacts(
     book: CostBook, agent: str, model: str | None, window: int, end: int

@@ -45,9 +45,7 @@ def test_the_price_of_a_call(case: Case) -> None:
         assert case.cost == sum(n * case.prices[name] for name, n in tokens.items()) / 1_000_000
 
 
-@pytest.mark.parametrize(
-    ("model", "provider"), read_rows("cost", "window_mark_does_not_change_the_price")
-)
+@pytest.mark.parametrize(("model", "provider"), read_rows("cost", "marked_models"))
 def test_window_mark_does_not_change_the_price(model: str, provider: str) -> None:
     call, at = Buckets(input=1_000, cache_read=1_000, output=100), NOW
     price = Prices().price(call, model, provider, at)
@@ -234,28 +232,7 @@ def test_an_updated_list_is_used_instead(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("model", "provider", "prompt", "units"),
-    [
-        ("qwen3-coder-plus", "", 32_000, ("1", "0.1", "5")),
-        ("qwen3-coder-plus-2025-09-23", "", 40_000, ("1.8", "0.18", "9")),
-        ("qwen3-coder-plus", "alibaba", 200_000, ("3", "0.3", "15")),
-        ("dashscope/qwen3-coder-plus", "alibaba", 900_000, ("6", "0.6", "60")),
-        ("qwen3-coder-flash", "", 40_000, ("0.5", "0.05", "2.5")),
-        ("qwen3-max-2026-01-23", "", 200_000, ("3", "0.3", "15")),
-        ("Qwen3.5-Plus", "", 300_000, ("0.5", "0.05", "3")),
-        ("qwen3.6-plus", "", 200_000, ("0.5", "0.05", "3")),
-        ("qwen3.7-plus", "", 300_000, ("1.2", "0.12", "4.8")),
-        ("qwen3.7-max", "", 300_000, ("2.5", "0.25", "7.5")),
-        ("qwen3.8-max[1m]", "", 900_000, ("2", "0.25", "6")),
-        ("qwen3.8-flash", "", 100_000, ("0.15", "0.016", "0.47")),
-        # Prices in China, prices of plans, open models elsewhere, and models without a list
-        # price are different or unknown.
-        ("qwen3.8-max", "alibaba-cn", 1_000, None),
-        ("qwen3.8-max", "alibaba-coding-plan", 1_000, None),
-        ("qwen3.8-max", "vllm", 1_000, None),
-        ("qwen3-coder-30b-a3b-instruct", "", 1_000, None),
-        ("qwen3-coder-plus-of-mine", "", 1_000, None),
-        ("coder-model", "", 1_000, None),
-    ],
+    read_rows("cost", "prices_by_prompt_size", "model", "provider", "prompt", "units"),
 )
 def test_qwen_models_have_alibabas_prices_by_prompt_size(
     model: str, provider: str, prompt: int, units: tuple[str, str, str] | None

@@ -59,10 +59,7 @@ def test_the_contracts_example(book: CostBook) -> None:
     assert one_row(found).cost_usd == 0.000219
 
 
-@pytest.mark.parametrize(
-    ("estimated", "actual", "note"),
-    read_rows("cost", "an_estimate_is_noted_when_it_is_more_than_ten_percent_off"),
-)
+@pytest.mark.parametrize(("estimated", "actual", "note"), read_rows("cost", "estimate_notes"))
 def test_an_estimate_is_noted_when_it_is_more_than_ten_percent_off(
     book: CostBook, estimated: int, actual: int, note: str
 ) -> None:
@@ -86,19 +83,7 @@ def test_without_estimates_there_is_none(book: CostBook) -> None:
 
 
 @pytest.mark.parametrize(
-    ("provider", "models", "shown"),
-    [
-        ("anthropic", ["claude-haiku-4-5", "claude-haiku-4-5-20251001"], ["claude-haiku-4-5"]),
-        ("anthropic", ["claude-haiku-4-5-20251001"], ["claude-haiku-4-5"]),
-        ("google", ["claude-sonnet-4-5@20250929", "claude-sonnet-4-5"], ["claude-sonnet-4-5"]),
-        ("openai", ["gpt-4.1-2025-04-14", "gpt-4.1", "gpt-4.1-mini"], ["gpt-4.1", "gpt-4.1-mini"]),
-        (None, ["openai/gpt-4o-2024-08-06", "openai/gpt-4o"], ["openai/gpt-4o"]),
-        # Models that differ in price, or whose price is unknown, keep their names.
-        ("openai", ["gpt-4o", "gpt-4o-2024-05-13"], ["gpt-4o", "gpt-4o-2024-05-13"]),
-        ("openai", ["house-1", "house-1-2026-01-01"], ["house-1", "house-1-2026-01-01"]),
-        ("openai", ["nobody", "nobody-20260101"], ["nobody", "nobody-20260101"]),
-        ("openai", ["-20260101"], ["-20260101"]),
-    ],
+    ("provider", "models", "shown"), read_rows("cost", "dated_names", "provider", "models", "shown")
 )
 def test_dated_and_undated_names_of_a_model_are_one_row_if_their_prices_are_the_same(
     tmp_path: Path, provider: str | None, models: list[str], shown: list[str]
@@ -300,17 +285,7 @@ def test_report_can_be_cancelled(book: CostBook) -> None:
         book.detail(CostDetailParams(by=("session", "day")), cancelled=lambda: True)
 
 
-@pytest.mark.parametrize(
-    ("cost", "text"),
-    [
-        ("0", "$0.000000"),
-        ("0.000219", "$0.000219"),
-        ("12.3456789", "$12.345679"),
-        ("0.0000004", "$0.00000040"),
-        ("0.00000000123", "$0.0000000012"),
-        ("0.0000006", "$0.000001"),
-    ],
-)
+@pytest.mark.parametrize(("cost", "text"), read_rows("cost", "amounts"))
 def test_amounts(cost: str, text: str) -> None:
     assert amount(Decimal(cost)) == text
 
@@ -391,17 +366,7 @@ def test_sums_cost_what_their_calls_cost(
     ledger.close()
 
 
-@pytest.mark.parametrize(
-    ("model", "tiers", "note"),
-    [
-        ("gpt-5.4", ["", "priority", "flex"], "2 calls in a service tier without a listed price"),
-        ("gpt-5.4", ["", "priority"], "1 call in a service tier without a listed price that day"),
-        ("gpt-5.4", ["", "ultrafast"], ""),
-        # The model is not offered in these tiers, so it is charged at the standard price.
-        ("gpt-5.4-nano", ["priority"], "1 call in a service tier without a listed price that day"),
-        ("gpt-5.3-codex", ["flex", ""], "1 call in a service tier without a listed price that day"),
-    ],
-)
+@pytest.mark.parametrize(("model", "tiers", "note"), read_rows("cost", "tier_notes"))
 def test_report_says_how_tiers_without_a_listed_price_are_priced(
     tmp_path: Path, model: str, tiers: list[str], note: str
 ) -> None:

@@ -50,6 +50,7 @@ from sidecar.cost.shipping import (
 from sidecar.endpoints.http import warn_if_readable
 from sidecar.tasks import backoff
 from sidecar.workspace.workspace import workspace_remotes
+from tests.cases import read_rows
 from tests.collector import Answer, Collector, calls_of, rejection
 from tests.unit.cost_calls import call_of
 
@@ -177,17 +178,7 @@ def test_a_call_becomes_a_record_of_the_genai_conventions(
     }
 
 
-@pytest.mark.parametrize(
-    ("branch", "sent"),
-    [
-        ("", None),
-        ("secret-project", "hash"),
-        ("main", "main"),
-        ("release/2026.11", "release"),
-        ("release/own", "release"),
-        ("path", "other"),
-    ],
-)
+@pytest.mark.parametrize(("branch", "sent"), read_rows("cost", "branches", "branch", "sent"))
 def test_a_branch_is_sent_as_a_hash_or_as_its_label(branch: str, sent: str | None) -> None:
     labels = {"main": "main", "release/*": "release", "release/own": "never", "path": "/home/jane"}
     identity = Identity(installation="i", secret="s", salt="grain", branches=labels)  # noqa: S106

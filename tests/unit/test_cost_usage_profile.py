@@ -167,9 +167,7 @@ def test_a_profile_contains_no_ids_paths_or_times(tmp_path: Path) -> None:
     assert b"2026" not in written
 
 
-@pytest.mark.parametrize(
-    "text", read_rows("cost", "a_file_that_is_not_a_profile_is_refused_with_a_remedy")
-)
+@pytest.mark.parametrize("text", read_rows("cost", "invalid_profiles"))
 def test_a_file_that_is_not_a_profile_is_refused_with_a_remedy(tmp_path: Path, text: str) -> None:
     path = tmp_path / "usage-profile.json"
     path.write_text(text)

@@ -21,6 +21,7 @@ from sidecar.counting.estimators import (
 from sidecar.counting.fitting import allowance, fit
 from sidecar.counting.model_tokenizers import CalibratedTokenizer, Tokenizers
 from sidecar.text.pieces import split
+from tests.cases import read_rows
 from tests.unit.held_out import DOCUMENTS
 
 BUILT_IN = ["default", "heuristic", "whitespace", "chars4"]
@@ -49,17 +50,7 @@ def test_hello_world_is_2_by_default() -> None:
     assert named("default").estimate("hello world") == 2
 
 
-@pytest.mark.parametrize(
-    ("text", "tokens"),
-    [
-        ("hello world", 3),  # 11 characters / 4, rounded up
-        ("a b c d", 4),  # 4 words
-        ("f(x) { return; }", 8),  # 4 words + 5 marks / 2 + 3 code marks / 2
-        ("'\"-'\"-", 4),  # 1 word + 6 marks / 2
-        ("x = y > z;", 7),  # 5 words + 1 mark / 2 + 3 code marks / 2
-        ("a, b", 3),  # 2 words + 1 mark / 2, rounded up
-    ],
-)
+@pytest.mark.parametrize(("text", "tokens"), read_rows("counting", "whitespace_estimates"))
 def test_whitespace_estimator_adds_up_words_and_marks(text: str, tokens: int) -> None:
     assert named("whitespace").estimate(text) == tokens
 
@@ -245,19 +236,7 @@ _ready = _Halves()
 
 
 @pytest.mark.parametrize(
-    ("written", "problem"),
-    [
-        ("_Halves", None),
-        ("_make", None),
-        ("_ready", None),
-        ("_NoName", "estimator mine: the plug-in cannot be used: it has no name"),
-        (
-            "_NotEmpty",
-            "estimator mine: the plug-in cannot be used: it does not return 0 for empty text",
-        ),
-        ("_Broken", "estimator mine: the plug-in cannot be used (RuntimeError)"),
-        ("_absent", "estimator mine: the plug-in cannot be used (AttributeError)"),
-    ],
+    ("written", "problem"), read_rows("counting", "plugins", "written", "problem")
 )
 @pytest.mark.usefixtures("registry")
 def test_valid_and_invalid_plugins(

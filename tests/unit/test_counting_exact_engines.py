@@ -25,6 +25,7 @@ from sidecar.counting.exact_engines import (
     names,
 )
 from sidecar.counting.model_tokenizers import Tokenizers
+from tests.cases import read_rows
 from tests.fuzz import differences, edits
 
 TEXTS = st.lists(
@@ -34,18 +35,7 @@ BASES = ("o200k_base", "cl100k_base")
 MILLION = 1_000_000
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "tokens"),
-    [
-        ("o200k_base", "hello world", 2),
-        ("o200k_base", "antidisestablishmentarianism", 6),
-        ("cl100k_base", "hello world", 2),
-        ("o200k_base", "", 0),
-        ("o200k_base", "<|endoftext|>", 7),
-        ("cl100k_base", "<|endoftext|>", 7),
-        ("o200k_harmony", "<|start|>user<|message|>", 11),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "tokens"), read_rows("counting", "known_counts"))
 def test_known_counts(name: str, text: str, tokens: int) -> None:
     assert engine(name).count(text) == Reference(name).count(text) == tokens
 

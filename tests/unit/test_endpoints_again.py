@@ -18,21 +18,10 @@ from tests.unit.endpoints_fake_server import (
     REASONS,
     Canned,
     FakeServer,
-    Ollama,
     expect_count,
     expect_miss,
     llamacpp,
 )
-
-
-async def test_url_of_ollamas_api_is_accepted() -> None:
-    server = Ollama()
-    server.running["tiny:latest"] = 8_192
-    async with server:
-        declared = [Endpoint(url=f"{server.url}/api")]
-        endpoints = Endpoints(declared, True, {})
-        assert await endpoints.limit("tiny") == 8_192
-        await endpoints.aclose()
 
 
 async def test_reply_larger_than_the_window_refreshes_it() -> None:

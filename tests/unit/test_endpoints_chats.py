@@ -23,46 +23,6 @@ OPENAI: list[dict[str, Any]] = [
     {"role": "assistant", "content": None, "tool_calls": [CALL]},
     {"role": "tool", "tool_call_id": "c1", "content": "Rain"},
 ]
-ANTHROPIC: list[dict[str, Any]] = [
-    {"role": "user", "content": [{"type": "text", "text": "Weather?"}]},
-    {
-        "role": "assistant",
-        "content": [
-            {"type": "thinking", "thinking": "hm", "signature": "x"},
-            {"type": "tool_use", "id": "c1", "name": "weather", "input": ARGUMENTS},
-        ],
-    },
-    {
-        "role": "user",
-        "content": [
-            {
-                "type": "tool_result",
-                "tool_use_id": "c1",
-                "content": [{"type": "text", "text": "Rain"}],
-            }
-        ],
-    },
-]
-BEDROCK: list[dict[str, Any]] = [
-    {"role": "user", "content": [{"text": "Weather?"}]},
-    {
-        "role": "assistant",
-        "content": [{"toolUse": {"toolUseId": "c1", "name": "weather", "input": ARGUMENTS}}],
-    },
-    {
-        "role": "user",
-        "content": [{"toolResult": {"toolUseId": "c1", "content": [{"text": "Rain"}]}}],
-    },
-]
-TURNS: list[dict[str, Any]] = [
-    {"role": "user", "content": "Weather?"},
-    {
-        "role": "assistant",
-        "content": None,
-        "toolCalls": [{"id": "c1", "name": "weather", "arguments": ARGUMENTS}],
-    },
-    {"role": "tool", "toolCallId": "c1", "content": "Rain"},
-]
 
 
 def told(messages: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
@@ -79,17 +39,19 @@ def told(messages: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return rows
 
 
-@pytest.mark.parametrize("form", [OPENAI, ANTHROPIC, BEDROCK, TURNS])
-def test_every_message_format_is_converted_alike(form: list[dict[str, Any]]) -> None:
-    assert told(form) == [
-        ("user", "Weather?", [], None),
-        ("assistant", None, [("c1", "weather", ARGUMENTS)], None),
-        ("tool", "Rain", [], "c1"),
-    ]
-
-
 def test_openai_messages_are_unchanged() -> None:
+    """`test_messages_replies.py` tests the calls and results of all other forms."""
     assert openai_messages(OPENAI) == OPENAI
+
+
+def test_reasoning_is_not_sent() -> None:
+    blocks = [
+        {"type": "thinking", "thinking": "hm", "signature": "x"},
+        {"type": "text", "text": "a"},
+    ]
+    assert openai_messages([{"role": "assistant", "content": blocks}]) == [
+        {"role": "assistant", "content": "a"}
+    ]
 
 
 def test_empty_fields_and_names() -> None:
@@ -148,6 +110,7 @@ FUNCTION = {"name": "weather", "description": "Tells", "parameters": SCHEMA}
         {"name": "weather", "description": "Tells", "input_schema": SCHEMA},
         {"name": "weather", "description": "Tells", "inputSchema": SCHEMA},
         {"functionDeclarations": [FUNCTION]},
+        {"toolSpec": {"name": "weather", "description": "Tells", "inputSchema": {"json": SCHEMA}}},
     ],
 )
 def test_tools_of_every_format_are_converted(tool: dict[str, Any]) -> None:

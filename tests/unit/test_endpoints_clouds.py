@@ -17,7 +17,6 @@ from tests.unit.endpoints_fake_server import (
     FakeServer,
     Route,
     expect_count,
-    expect_miss,
     words,
 )
 
@@ -208,37 +207,13 @@ async def test_gemini_request(pretend: Any) -> None:
         assert request["tools"][0]["functionDeclarations"][0]["name"] == "weather"
 
 
-async def test_image_is_refused_instead_of_ignored(pretend: Any) -> None:
-    pretend("anthropic")
-    async with FakeServer(VENDORS["anthropic"][0]) as server:
-        endpoints = server.endpoints("m-1", key="K", K="k")
-        image = {"type": "image", "source": {"type": "base64", "data": "AAAA"}}
-        expect_miss(await endpoints.count_chat("m-1", [{"role": "user", "content": [image]}]))
-        assert server.posts() == []
-
-
-@pytest.mark.parametrize(
-    ("host", "name"),
-    [
-        ("api.anthropic.com", "anthropic"),
-        ("API.OpenAI.com", "openai"),
-        ("generativelanguage.googleapis.com", "google"),
-        ("bedrock-runtime.eu-central-1.amazonaws.com", "aws"),
-        ("my-resource.openai.azure.com", "azure"),
-        ("openrouter.ai", "openrouter"),
-        ("api.x.ai", "xai"),
-        ("localhost", None),
-        ("127.0.0.1", None),
-        ("notapi.anthropic.com.evil.example", None),
-        ("evilopenrouter.ai", None),
-    ],
-)
+@pytest.mark.parametrize(("host", "name"), read_rows("endpoints", "hosts", "host", "name"))
 def test_hosts_are_compared_by_whole_domain_names(host: str, name: str | None) -> None:
     found = find_cloud(host)
     assert (found.server.name if found else None) == name
 
 
-@pytest.mark.parametrize(("url", "suffixes", "root"), read_rows("endpoints", "root_of_a_url"))
+@pytest.mark.parametrize(("url", "suffixes", "root"), read_rows("endpoints", "roots"))
 def test_root_of_a_url(url: str, suffixes: tuple[str, ...], root: str) -> None:
     assert root_of(url, suffixes) == root
 
@@ -251,10 +226,7 @@ MODELS_THAT_ARE_PATHS = (
 
 
 @pytest.mark.parametrize("name", VENDORS)
-@pytest.mark.parametrize("model", MODELS_THAT_ARE_PATHS)
-async def test_model_name_cannot_change_the_request_path(
-    name: str, model: str, pretend: Any
-) -> None:
+async def test_model_name_cannot_change_the_request_path(name: str, pretend: Any) -> None:
     """Requests go only to the vendor's count endpoint or to paths below its model list."""
     pretend(name)
     routes = VENDORS[name][0]
@@ -262,9 +234,10 @@ async def test_model_name_cannot_change_the_request_path(
     below = (cloud(name).show or "").removesuffix("{model}")
     async with FakeServer(routes) as server:
         server.otherwise = Canned(body={})
-        endpoints = server.endpoints("*", key="K", K="s3cret")
-        await endpoints.count_text(model, "hello")
-        await endpoints.count_chat(model, [USER], [])
+        for model in MODELS_THAT_ARE_PATHS:
+            endpoints = server.endpoints("*", key="K", K="s3cret")
+            await endpoints.count_text(model, "hello")
+            await endpoints.count_chat(model, [USER], [])
     for asked in server.asked:
         parts = asked.path.removeprefix(below).split("/")
         known = asked.path in counts or asked.path.endswith(":countTokens")

@@ -61,7 +61,8 @@ async def test_missing_and_wrong_keys_have_different_reasons(
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1", "/v1/", "/v1/chat/completions", "/v1/models", "/api/chat", "/api/generate"]
+    "path",
+    ["/v1", "/v1/", "/v1/chat/completions", "/v1/models", "/api", "/api/chat", "/api/generate"],
 )
 async def test_url_with_a_request_path_is_accepted(path: str) -> None:
     async with llamacpp() as server:

@@ -170,8 +170,7 @@ def test_claude_rules_with_paths_are_sent_later(
 
 
 @pytest.mark.parametrize(
-    ("agent", "name", "front", "state"),
-    read_rows("footprint", "front_matter_decides_when_rules_are_sent"),
+    ("agent", "name", "front", "state"), read_rows("footprint", "rules_by_front_matter")
 )
 def test_front_matter_decides_when_rules_are_sent(
     world: FootprintWorld, agent: str, name: str, front: str, state: str
@@ -326,17 +325,7 @@ def test_claude_code_sends_the_chosen_output_style(world: FootprintWorld) -> Non
 
 
 @pytest.mark.parametrize(
-    ("agent", "model", "tokens"),
-    [
-        ("claude-code", "claude-sonnet-5", 19_039),
-        ("claude-code", "claude-opus-5-5", 19_039),
-        ("codex", "gpt-6.2-sol", 12_693),
-        ("codex", "gpt-6.1-terra", 11_545),
-        ("codex", "some-model", 8_056),
-        ("qwen-code", "qwen3-coder-plus", 16_999),
-        ("pi", "x", 1_161),
-        ("zed", "x", None),
-    ],
+    ("agent", "model", "tokens"), read_rows("footprint", "constants", "agent", "model", "tokens")
 )
 def test_what_an_agent_sends_without_files(agent: str, model: str, tokens: int | None) -> None:
     constant = loading_rules()[agent].constant(model)

@@ -99,8 +99,7 @@ def test_a_skill_with_a_long_description_vanishes(world: FootprintWorld, agent: 
 
 
 @pytest.mark.parametrize(
-    ("agent", "folder", "more", "state"),
-    read_rows("footprint", "front_matter_keeps_skills_out_of_the_list"),
+    ("agent", "folder", "more", "state"), read_rows("footprint", "skills_by_front_matter")
 )
 def test_front_matter_keeps_skills_out_of_the_list(
     world: FootprintWorld, agent: str, folder: str, more: str, state: str

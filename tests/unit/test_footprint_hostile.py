@@ -20,6 +20,7 @@ from sidecar.project.footprint import (
 from sidecar.project.loading_rules import loading_rules
 from sidecar.project.source_files import OUTSIDE, SourceFiles
 from sidecar.text.prompt_markdown import Mention, find_mentions
+from tests.cases import read_rows
 from tests.file_opens import recorded_opens
 from tests.unit.footprint_world import FootprintWorld
 
@@ -45,18 +46,7 @@ def texts(world: FootprintWorld) -> str:
     return "".join([*sent, *(part.text for one in found for part in one.parts)])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "../../../secret.md",
-        "./../../../secret.md",
-        "a/../../../../secret.md",
-        "link.md",
-        "linked/secret.md",
-        "~/../secret.md",
-        "~/../../../../../../../../etc/hosts",
-    ],
-)
+@pytest.mark.parametrize("name", read_rows("footprint", "imports_out_of_the_root"))
 def test_no_import_leads_out_of_the_root(world: FootprintWorld, name: str) -> None:
     (world.root / "a").mkdir()
     (world.root / "link.md").symlink_to("../../../secret.md")
@@ -69,17 +59,7 @@ def test_no_import_leads_out_of_the_root(world: FootprintWorld, name: str) -> No
     assert all("outside the project" in one.message for one in reported)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "CLAUDE.md",
-        "AGENTS.md",
-        ".cursor/rules/x.mdc",
-        ".clinerules",
-        ".claude/rules/deep/x.md",
-        ".github/copilot-instructions.md",
-    ],
-)
+@pytest.mark.parametrize("name", read_rows("footprint", "links_out_of_the_root"))
 def test_files_that_link_out_of_the_root_are_not_read(world: FootprintWorld, name: str) -> None:
     path = world.root / name
     path.parent.mkdir(parents=True, exist_ok=True)

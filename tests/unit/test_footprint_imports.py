@@ -213,18 +213,7 @@ def test_every_text_is_parsed_in_linear_time(text: str) -> None:
     assert len(list(find_mentions(text, after='("'))) <= 400
 
 
-@pytest.mark.parametrize(
-    ("line", "named"),
-    [
-        ("`@a` @b `@c`", ["b"]),
-        ("``@a ` @b`` @c", ["c"]),
-        ("` @a", ["a"]),
-        ("x ``` @a `` @b", ["a", "b"]),
-        ("`` ` @a `` @b `", ["b"]),
-        ("`x``@a` @b", ["b"]),
-        ("x ```@a``` ``@b`` @c", ["c"]),
-    ],
-)
+@pytest.mark.parametrize(("line", "named"), read_rows("footprint", "code_spans"))
 def test_code_spans_end_as_in_commonmark(line: str, named: list[str]) -> None:
     """A code span ends at the next run of backticks of the same length."""
     assert [one.path for one in find_mentions(line)] == named
@@ -236,9 +225,7 @@ def test_mentions_have_their_place() -> None:
     assert found == [("@a.md", "a.md"), ("@b.md", "b.md")]
 
 
-@pytest.mark.parametrize(
-    ("text", "value"), read_rows("footprint", "front_matter_is_read_like_yaml")
-)
+@pytest.mark.parametrize(("text", "value"), read_rows("footprint", "yaml_values"))
 def test_front_matter_is_read_like_yaml(text: str, value: object) -> None:
     yaml = pytest.importorskip("yaml")
     value = tuple(value) if isinstance(value, list) else value
@@ -248,9 +235,7 @@ def test_front_matter_is_read_like_yaml(text: str, value: object) -> None:
     assert plain == value or "b: c" in text
 
 
-@pytest.mark.parametrize(
-    ("text", "is_valid"), read_rows("footprint", "invalid_front_matter_is_found")
-)
+@pytest.mark.parametrize(("text", "is_valid"), read_rows("footprint", "yaml_validity"))
 def test_invalid_front_matter_is_found(text: str, *, is_valid: bool) -> None:
     yaml = pytest.importorskip("yaml")
     assert is_valid_front_matter(f"---\n{text}\n---\nwords\n") is is_valid

@@ -98,9 +98,7 @@ def test_a_soft_cap_is_named_and_stops_nothing(book: CostBook) -> None:
     assert ask("kimi-code")[:3] == (0, text + "\n", "")
 
 
-@pytest.mark.parametrize(
-    ("caps", "is_refused"), read_rows("prompt_hook", "the_caps_of_the_users_settings_apply")
-)
+@pytest.mark.parametrize(("caps", "is_refused"), read_rows("prompt_hook", "caps"))
 def test_the_caps_of_the_users_settings_apply(
     caps: str, *, is_refused: bool, book: CostBook
 ) -> None:
@@ -205,16 +203,7 @@ def test_a_full_context_is_named_or_stopped(
 
 
 @pytest.mark.parametrize(
-    ("agent", "added", "is_compaction"),
-    [
-        ("codex", '{"timestamp":"","type":"compacted","payload":{}}', True),
-        ("codex", '{"type":"event_msg","message":"\\"type\\":\\"compacted\\""}', False),
-        ("gemini-cli", '{"id":"1","type":"user"}\n{"$set":{"messages":[]}}', True),
-        ("gemini-cli", '{"sessionId":"s","kind":"main"}\n{"$set":{"messages":[]}}', False),
-        ("qwen-code", '{"type":"system","subtype":"chat_compression"}', True),
-        ("pi", '{"type":"compaction","id":"1"}', True),
-        ("pi", '{"type":"message","message":{"content":"/compact"}}', False),
-    ],
+    ("agent", "added", "is_compaction"), read_rows("prompt_hook", "compactions")
 )
 def test_compactions_are_told_from_prompts(agent: str, added: str, *, is_compaction: bool) -> None:
     assert bool(re.search(hook_agents()[agent].compaction, added)) == is_compaction

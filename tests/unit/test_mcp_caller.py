@@ -19,6 +19,7 @@ from sidecar.config.paths import config_file, state_dir
 from sidecar.conversations.context_protocol import SessionRow
 from sidecar.mcp.caller import Caller, find_session, identify, session_ids
 from sidecar.mcp.open_project import BEING_READ, Project, find_in_ends
+from tests.cases import read_rows
 from tests.unit.context_fakes import session_row
 
 
@@ -26,28 +27,7 @@ def row(name: str, source: str, state: Literal["running", "idle", "ended"] = "id
     return session_row(id=name, source=source, state=state)
 
 
-@pytest.mark.parametrize(
-    ("client", "agent"),
-    [
-        ("claude-code", "claude-code"),
-        ("codex-mcp-client", "codex"),
-        ("opencode", "opencode"),
-        ("gemini-cli-mcp-client", "gemini-cli"),
-        ("qwen-cli-mcp-client-token-sidecar", "qwen-code"),
-        ("Visual Studio Code", "copilot-chat"),
-        ("Visual Studio Code - Insiders", "copilot-chat"),
-        ("inspector-client", None),
-        ("", None),
-        # Only whole words are names.
-        ("kilo", "kilo-code"),
-        ("@cline/core", "cline"),
-        ("mcp", None),
-        ("mcp-inspector", None),
-        ("pipeline-runner", None),
-        ("pi-mcp-adapter", "pi"),
-        ("Continued", None),
-    ],
-)
+@pytest.mark.parametrize(("client", "agent"), read_rows("mcp", "client_names", "client", "agent"))
 def test_agent_is_recognized_by_the_client_name(client: str, agent: str | None) -> None:
     assert Caller(client).agent == agent
 
@@ -108,19 +88,9 @@ def test_session_of_a_known_client(
     assert (session and (session.row.id, session.others)) == found
 
 
-@pytest.mark.parametrize(
-    ("client", "ids"),
-    [
-        ("claude-code", ("outer",)),
-        ("qwen-cli-mcp-client-token-sidecar", ("inner",)),
-        ("github-copilot-developer", ("middle",)),
-        ("codex-mcp-client", ()),
-        ("opencode", ()),
-        ("unheard-of", ()),
-    ],
-)
-def test_only_the_callers_own_variable_names_its_session(client: str, ids: tuple[str, ...]) -> None:
-    assert identify(client, None, VARIABLES).session_ids == ids
+@pytest.mark.parametrize(("client", "ids"), read_rows("mcp", "own_variables"))
+def test_only_the_callers_own_variable_names_its_session(client: str, ids: list[str]) -> None:
+    assert list(identify(client, None, VARIABLES).session_ids) == ids
 
 
 def test_id_of_the_tool_call_is_read_from_meta() -> None:

@@ -151,10 +151,7 @@ def test_only_the_first_servers_of_a_huge_file_are_read(start: Path) -> None:
     assert len(find_mcp_servers("claude-code", start, places_of(start))) == 200
 
 
-@pytest.mark.parametrize(
-    ("agent", "form", "expected"),
-    read_rows("mcp", "each_agent_sends_the_tools_in_its_form"),
-)
+@pytest.mark.parametrize(("agent", "form", "expected"), read_rows("mcp", "tool_forms"))
 def test_each_agent_sends_the_tools_in_its_form(agent: str, form: int, expected: str) -> None:
     assert sent_text(server_of(agent), TOOLS, mcp_rules()[agent].forms[form]) == expected
 
@@ -205,8 +202,7 @@ def test_a_server_cannot_change_the_form_of_its_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("agent", "model", "env", "options", "sends"),
-    read_rows("mcp", "the_form_depends_on_model_entry_and_environment"),
+    ("agent", "model", "env", "options", "sends"), read_rows("mcp", "form_conditions")
 )
 def test_the_form_depends_on_model_entry_and_environment(
     agent: str, model: str, env: dict[str, str], options: dict[str, Any], sends: str

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.endpoints.chats import openai_tools, plain_message
+from sidecar.endpoints.chats import plain_message
 from sidecar.endpoints.outcome import EndpointError
 from sidecar.errors import VendorFormatError
 from sidecar.messages.content import read_message
 from sidecar.messages.replies import FORMATS, Overflow, read_reply
 from sidecar.messages.turns import Turn, join_texts, parts
-from tests.cases import read_cases, read_table
+from tests.cases import read_cases, read_rows, read_table
 from tests.unit.messages_vendor_forms import ARGS, BROKEN, BROKEN_OFF, FORMS, vendor_reply
 
 CUTS = [
@@ -70,18 +70,7 @@ def test_complete_reply_is_not_cut_off(form: str) -> None:
 
 @pytest.mark.parametrize(
     ("form", "request_id", "model"),
-    [
-        ("openai-chat", "chatcmpl-1", "gpt-4.1"),
-        ("responses", "resp_1", "gpt-5"),
-        ("responses stream", "resp_1", "gpt-5"),
-        ("anthropic", "msg_1", "claude-haiku-4-5"),
-        ("anthropic stream", "msg_1", "claude-haiku-4-5"),
-        ("gemini", "r1", "gemini-2.5-pro"),
-        ("bedrock", "req-1", None),
-        ("ollama", None, "llama3.2"),
-        ("lmstudio", None, "qwen3-4b"),
-        ("cohere", "c1", None),
-    ],
+    read_rows("messages", "request_ids", "form", "request_id", "model"),
 )
 def test_request_id_and_model_are_read_from_the_reply(
     form: str, request_id: str | None, model: str | None
@@ -322,14 +311,6 @@ def test_deeply_nested_message_is_read_to_a_limit() -> None:
     for _ in range(900):
         block = {"type": "tool_result", "tool_use_id": "c1", "content": [block]}
     assert len(list(read_message({"role": "user", "content": [block]}).flat())) < 20
-
-
-def test_bedrock_schema_is_converted_for_an_endpoint() -> None:
-    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
-    tool = {"toolSpec": {"name": "weather", "inputSchema": {"json": schema}}}
-    [sent] = openai_tools([tool])
-    assert sent["function"]["name"] == "weather"
-    assert sent["function"]["parameters"] == schema
 
 
 def test_picture_is_refused_by_text_only_endpoints() -> None:

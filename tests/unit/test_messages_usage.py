@@ -85,7 +85,7 @@ def test_parts_of_a_usage_never_overlap(form: dict[str, int]) -> None:
     assert usage.reasoning_tokens <= usage.output_tokens
 
 
-@pytest.mark.parametrize(("reply", "usd"), read_rows("messages", "reported_cost_is_read_exactly"))
+@pytest.mark.parametrize(("reply", "usd"), read_rows("messages", "reported_costs"))
 def test_reported_cost_is_read_exactly(reply: object, usd: str) -> None:
     assert reported_cost(reply) == Decimal(usd)
 

@@ -82,10 +82,7 @@ def test_misspelled_form_is_reported_before_the_list_is_loaded() -> None:
     assert similar_if_known("ollama/claude-sonet-7-1") is None
 
 
-@pytest.mark.parametrize(
-    ("named", "model", "provider"),
-    read_rows("models", "unlisted_provider_is_billed_as_the_models_vendor"),
-)
+@pytest.mark.parametrize(("named", "model", "provider"), read_rows("models", "billed_vendors"))
 def test_unlisted_provider_is_billed_as_the_models_vendor(
     named: str, model: str, provider: str
 ) -> None:

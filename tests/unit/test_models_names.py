@@ -38,16 +38,7 @@ def test_window_mark_is_not_part_of_a_name(model: str, mark: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "bare", "window"),
-    [
-        ("claude-sonnet-4-5[1m]-20250929", "claude-sonnet-4-5-20250929", 1_000_000),
-        ("us.anthropic.claude-opus-4-8[1m]-v1:0", "claude-opus-4-8", 1_000_000),
-        ("claude-opus-4-8[2m]@default", "claude-opus-4-8", 2_000_000),
-        ("claude-opus-4-8 [1m]", "claude-opus-4-8", 1_000_000),
-        ("claude-opus-4-8[0m]", "claude-opus-4-8", None),
-        ("claude-opus-4-8[1mb]", "claude-opus-4-8[1mb]", None),
-        ("claude-opus-4-8[m]", "claude-opus-4-8[m]", None),
-    ],
+    ("model", "bare", "window"), read_rows("models", "window_marks", "model", "bare", "window")
 )
 def test_window_mark_anywhere_in_a_name(model: str, bare: str, window: int | None) -> None:
     assert (parse(model).bare, parse(model).window) == (bare, window)
@@ -69,9 +60,7 @@ def test_unknown_model_is_reported_as_an_estimate() -> None:
     assert (info.provider, info.context_window, info.max_output) == (None, None, None)
 
 
-@pytest.mark.parametrize(
-    ("asked", "loaded", "same"), read_rows("models", "names_of_the_same_model")
-)
+@pytest.mark.parametrize(("asked", "loaded", "same"), read_rows("models", "same_models"))
 def test_names_of_the_same_model(asked: str, loaded: str, same: bool) -> None:
     assert same_model(asked, loaded) is same
     assert same_model(loaded, asked) is same

@@ -18,7 +18,7 @@ from tests.cases import read_rows
 from tests.fuzz import edits
 
 
-@pytest.mark.parametrize(("before", "after"), read_rows("text", "a_cut_is_safe"))
+@pytest.mark.parametrize(("before", "after"), read_rows("text", "safe_cuts"))
 def test_a_cut_is_safe(before: str, after: str) -> None:
     assert is_cut(before, after)
 

@@ -83,9 +83,7 @@ def test_other_separators_do_not_end_lines() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("path", "count"), read_rows("text", "heading_path_matches_the_end_of_a_path")
-)
+@pytest.mark.parametrize(("path", "count"), read_rows("text", "heading_paths"))
 def test_heading_path_matches_the_end_of_a_path(path: str, count: int) -> None:
     wanted = normalize_heading_path(path)
     assert sum(has_path(part, wanted) for part in found(EXAMPLE)) == count

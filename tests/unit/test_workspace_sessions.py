@@ -19,20 +19,12 @@ from sidecar.server.features.context_requests import _list_sessions as list_sess
 from sidecar.workspace import sessions
 from sidecar.workspace.services import Services
 from sidecar.workspace.sessions import PROTOCOL
+from tests.cases import read_rows
 from tests.unit.context_fakes import FakeCounter
 
 
 @pytest.mark.parametrize(
-    ("mine", "agents", "shown"),
-    [
-        (29, 0, "mine"),  # A client's conversation is displayed for half an hour.
-        (31, 0, "agents"),
-        (31, 40, "mine"),  # After half an hour, the most recently updated session is displayed.
-        (0, 5, "mine"),
-        (None, 40, "agents"),
-        (40, None, "mine"),
-        (None, None, None),
-    ],
+    ("mine", "agents", "shown"), read_rows("workspace", "shown_sessions", "mine", "agents", "shown")
 )
 def test_shown_session_is_chosen_by_age(
     services: Services, mine: int | None, agents: int | None, shown: str | None
@@ -100,16 +92,7 @@ def test_window_of_each_model_is_looked_up_once_for_a_list(
 
 @pytest.mark.parametrize(
     ("model", "tokens", "reported", "limit"),
-    [
-        ("mimo-v2-pro", 15_110, None, None),
-        ("house/model-7", 300_000, None, None),
-        ("claude-opis-5", 16_000, None, None),
-        ("MiniMax-of-mine[1m]", 15_110, None, 1_000_000),
-        (None, 16_384, None, None),  # the configured model says nothing about this session
-        ("mimo-v2-pro", 15_110, 100_000, 100_000),
-        (None, 15_110, 100_000, 100_000),
-        ("claude-sonnet-4-5", 15_110, None, 200_000),
-    ],
+    read_rows("workspace", "agents_windows", "model", "tokens", "reported", "limit"),
 )
 def test_window_of_an_agents_session_is_never_assumed(
     services: Services, model: str | None, tokens: int, reported: int | None, limit: int | None

@@ -32,6 +32,7 @@ from sidecar.workspace.views import (
     format_session_cost,
     session_rows,
 )
+from tests.cases import read_rows
 from tests.unit.agents_world import World
 from tests.unit.context_fakes import session_row
 from tests.unit.test_agents_written import RUNS, Written, install
@@ -176,17 +177,7 @@ def test_unread_cost_is_not_unpriced(
     assert format_session_cost(Costs(sessions=known, read=read), info) == text
 
 
-@pytest.mark.parametrize(
-    ("at", "text"),
-    [
-        ("2026-11-22T11:59:30Z", "just now"),
-        ("2026-11-22T11:01:00Z", "59 min ago"),
-        ("2026-11-21T11:00:00Z", "25 h ago"),
-        ("2026-11-19T13:00:00Z", "2 days 23 h ago"),
-        ("2026-11-12T11:00:00Z", "10 days ago"),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("at", "text"), read_rows("workspace", "ages_are_rounded"))
 def test_ages_are_rounded(at: str, text: str) -> None:
     assert format_age(at, NOW) == text
 
@@ -222,17 +213,7 @@ def test_a_column_that_is_only_aligned_left_is_not_shortened(width: int) -> None
     assert [size for _, size, *_ in lines] == ["44 % ███▌░░░░", "1,234".ljust(13)]
 
 
-@pytest.mark.parametrize(
-    ("width", "line"),
-    [
-        (0, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa  1  22  333  4444  $5  ██"),
-        (50, "aaaaaaaaaaaaaaaaaaaaaaa…  1  22  333  4444  $5  ██"),
-        (49, "aaaaaaaaaaaaaaaaaaaaaaa…  1  22  333  $5  ██"),
-        (34, "aaaaaaaaaaaaaaaaaaaaaa…  1  $5  ██"),
-        (13, "a…  1  $5  ██"),
-        (1, "…  1  $5  ██"),
-    ],
-)
+@pytest.mark.parametrize(("width", "line"), read_rows("workspace", "narrow_tables"))
 def test_narrow_tables_have_short_names_and_then_fewer_numbers(width: int, line: str) -> None:
     row = ("a" * 30, "1", "22", "333", "4444", "$5", "██")
     assert align_columns([row], width=width) == [line]
