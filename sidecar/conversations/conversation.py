@@ -65,7 +65,7 @@ class Plan(msgspec.Struct, frozen=True):
 class UndoState(msgspec.Struct, frozen=True):
     """The state of a conversation before an edit. `undo` restores it."""
 
-    model: str
+    counter: Counter
     turns: list[Turn]
     measures: tuple[Measure, ...]
     anchor: Anchor | None
@@ -73,39 +73,6 @@ class UndoState(msgspec.Struct, frozen=True):
     edited_length: int
     edited_total: Sums
     edited_anchor: Anchor | None
-
-    def rebased(self, old: Anchor, new: Anchor, change: Sums) -> UndoState:
-        """Return a copy with `change` added to the count of everything except the turns.
-
-        Args:
-            old: The conversation's anchor before the change.
-            new: The conversation's anchor after the change.
-            change: The difference to add to `Anchor.fixed`.
-        """
-        anchor, edited = self.anchor, self.edited_anchor
-        if anchor is not None and anchor.with_sections:
-            anchor = anchor.rebased(change)
-        edited = new if edited is old else edited
-        return msgspec.structs.replace(self, anchor=anchor, edited_anchor=edited)
-
-    def recounted(
-        self, old: Anchor | None, now: ModelCounts, change: Sums, measures: tuple[Measure, ...]
-    ) -> UndoState:
-        """Return the state with counts from another tokenizer.
-
-        Args:
-            old: The anchor after the edit, counted with the previous tokenizer.
-            now: The counts after the edit, counted with the new tokenizer.
-            change: The change in the combined count of the system prompt and the tools.
-            measures: The new tokenizer's counts of the turns that existed before the edit.
-        """
-        return msgspec.structs.replace(
-            self,
-            measures=measures,
-            anchor=self.anchor and self.anchor.rebased(change),
-            edited_total=now.turns.between(0, self.edited_length),
-            edited_anchor=now.anchor if self.edited_anchor is old else self.edited_anchor,
-        )
 
 
 def edited_anchor(anchor: Anchor, edit: Edit, old: TurnCounts, new: TurnCounts) -> Anchor:
@@ -121,25 +88,36 @@ def edited_anchor(anchor: Anchor, edit: Edit, old: TurnCounts, new: TurnCounts) 
     )
 
 
-def restored_counts(counts: ModelCounts, saved: UndoState) -> ModelCounts:
-    """Return the counts from before an edit, plus the counts of turns appended since."""
-    restored = ModelCounts()
-    restored.counter = counts.counter
-    later = counts.turns.measures[saved.edited_length :]
-    restored.turns = TurnCounts([*saved.measures, *later])
-    anchor = counts.anchor
-    if anchor is saved.edited_anchor or anchor is None:
-        restored.anchor = saved.anchor
-        return restored
-    change = restored.turns.between(0, len(saved.measures)).minus(saved.edited_total)
-    shift = len(saved.measures) - saved.edited_length
-    restored.anchor = msgspec.structs.replace(
+def restored_counts(
+    counts: ModelCounts, saved: UndoState, restored: Sequence[Measure]
+) -> ModelCounts:
+    """Return the counts from before an edit, plus the counts of turns appended since.
+
+    Args:
+        counts: The current counts, possibly by another tokenizer than before the edit.
+        saved: The state before the edit.
+        restored: The counts of the leading turns that were restored without their text.
+    """
+    made, anchor, known = ModelCounts(), counts.anchor, saved.edited_anchor
+    made.counter = counts.counter or saved.counter
+    before, edited = saved.measures, saved.edited_total
+    if not saved.counter.is_like(made.counter):
+        recount = TurnCounts()
+        recount.count_missing(saved.turns, made.counter, restored)
+        before, edited = recount.measures, counts.turns.between(0, saved.edited_length)
+    made.turns = TurnCounts([*before, *counts.turns.measures[saved.edited_length :]])
+    if anchor is None or (known and msgspec.structs.replace(anchor, fixed=known.fixed) == known):
+        change = anchor.fixed.minus(known.fixed) if anchor and known else Sums()
+        made.anchor = saved.anchor and saved.anchor.rebased(change)
+        return made
+    shift = len(before) - saved.edited_length
+    made.anchor = msgspec.structs.replace(
         anchor,
         covers=anchor.covers + shift,
         prompt_covers=anchor.prompt_covers + shift,
-        adjust=anchor.adjust.plus(change),
+        adjust=anchor.adjust.plus(made.turns.between(0, len(before)).minus(edited)),
     )
-    return restored
+    return made
 
 
 SYSTEM = -1
@@ -279,15 +257,11 @@ class Conversation:
     def _recount(self, counts: ModelCounts, before: Counter) -> ModelCounts:
         """Recount the conversation with another tokenizer for the same model.
 
-        Reported usage and the ability to undo the last edit are kept.
+        Reported usage is kept.
         """
         change = self.fixed().minus(fixed_sums(before, self.system, self.tools))
         made = counts.with_reports_only(change)
         made.turns.count_missing(self.turns, self.counter, self.restored)
-        saved, saved_counts = self._undo_state, TurnCounts()
-        if saved is not None and saved.model == self.model:
-            saved_counts.count_missing(saved.turns, self.counter, self.restored)
-            self._undo_state = saved.recounted(counts.anchor, made, change, saved_counts.measures)
         return made
 
     def fixed(self) -> Sums:
@@ -311,9 +285,7 @@ class Conversation:
         counts = self._counts_by_model.get(self.model)
         anchor = counts.anchor if counts else None
         if counts and anchor and anchor.with_sections and change != Sums():
-            counts.anchor = msgspec.structs.replace(anchor, fixed=anchor.fixed.plus(change))
-            if self._undo_state is not None:
-                self._undo_state = self._undo_state.rebased(anchor, counts.anchor, change)
+            counts.anchor = anchor.rebased(change)
 
     @property
     def lacks_document_counts(self) -> bool:
@@ -500,7 +472,7 @@ class Conversation:
         counts.turns, counts.chat = new, None
         counts.anchor = None if before is None else edited_anchor(before, edit, old, new)
         self._undo_state = UndoState(
-            model=self.model,
+            counter=self.counter,
             turns=self.turns,
             measures=old.measures,
             anchor=before,
@@ -518,10 +490,11 @@ class Conversation:
         saved, self._undo_state, self.applied_plan = self._undo_state, None, None
         if saved is None:
             return False
-        counts = self._counts_by_model.get(saved.model, ModelCounts())
+        model = saved.counter.key
+        counts = self._counts_by_model.get(model, ModelCounts())
         if len(counts.turns) >= saved.edited_length:
-            counts = restored_counts(counts, saved)
-        self._counts_by_model = {saved.model: counts}
+            counts = restored_counts(counts, saved, self.restored)
+        self._counts_by_model = {model: counts}
         self._take_turns(saved.turns + self.turns[saved.edited_length :])
         self.compacted = saved.compacted
         self.touch()
