@@ -30,7 +30,7 @@ from sidecar.conversations.conversation import Conversation, apply_set, apply_te
 from sidecar.conversations.occupancy import budget_message, estimated_prompt
 from sidecar.conversations.preflight import combine_verdicts, models_that_fit, preflight
 from sidecar.conversations.pruning import fit
-from sidecar.conversations.response import ReplyOutcome, WarningKind, apply_reply
+from sidecar.conversations.response import WarningKind, apply_reply
 from sidecar.conversations.sections import RestoredPart, ToolSet, largest_tools
 from sidecar.conversations.turn_counts import Counter, Sample
 from sidecar.cost.caps import CostVerdict
@@ -388,21 +388,28 @@ class ApplyReply(Change[ResponseResult]):
         if self.reply is None:
             raise ValueError("the reply was not read")
         spent, problem = self._record(draft, self.reply)
-        reply_outcome, samples = self._handle(draft, self.reply)
-        result = msgspec.structs.replace(
-            reply_outcome.result, usage_recorded=problem is None, usage_problem=problem
+        conversation, tools = draft.conversation, self.params.tools
+        handled = apply_reply(
+            conversation,
+            self.reply,
+            draft.window,
+            tools=getattr(conversation.tools, "tools", []) if tools is None else tools,
+            keep_turns=self.keep_turns,
+            calibration=draft.calibration,
         )
+        result = msgspec.structs.replace(
+            handled.result, usage_recorded=problem is None, usage_problem=problem
+        )
+        # Replies from other models are no samples, because their counts differ.
+        is_sample = not self.is_other_model
         return Outcome(
             result,
             usage=self.reply.usage,
-            # Skip replies from other models, because their counts differ.
-            samples=[] if self.is_other_model else samples,
-            reply_sample=None
-            if self.is_other_model
-            else _reply_sample(draft.conversation, self.reply),
-            refused_limit=reply_outcome.limit,
+            samples=[handled.sample] if handled.sample and is_sample else [],
+            reply_sample=_reply_sample(conversation, self.reply) if is_sample else None,
+            refused_limit=handled.limit,
             spent=spent,
-            warnings=reply_outcome.warnings,
+            warnings=handled.warnings,
         )
 
     def _record(self, draft: Draft, reply: Reply) -> tuple[SpendingSums | None, str | None]:
@@ -431,25 +438,6 @@ class ApplyReply(Change[ResponseResult]):
         except SidecarError as exc:
             return None, str(exc)
         return spent, None
-
-    def _handle(self, draft: Draft, reply: Reply) -> tuple[ReplyOutcome, list[Sample]]:
-        samples: list[Sample] = []
-
-        def learn(sample: Sample) -> None:
-            sample.apply_to(draft.calibration)
-            samples.append(sample)
-
-        conversation, tools = draft.conversation, self.params.tools
-        reply_outcome = apply_reply(
-            conversation,
-            reply,
-            draft.window,
-            tools=getattr(conversation.tools, "tools", []) if tools is None else tools,
-            keep_turns=self.keep_turns,
-            calibration=draft.calibration,
-            learn=learn,
-        )
-        return reply_outcome, samples
 
 
 def check_prompt_and_cost(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -29,6 +29,8 @@ class ReplyOutcome(msgspec.Struct, frozen=True):
     """The kind and the message of each `context/warning` to send."""
     limit: int | None
     """The window size that a server reported when it rejected the prompt, or None."""
+    sample: Sample | None
+    """The calibration sample in the reply's usage, or None."""
 
 
 def apply_reply(
@@ -39,7 +41,6 @@ def apply_reply(
     tools: Sequence[Mapping[str, Any]] = (),
     keep_turns: int = 4,
     calibration: ConversationCalibration | None = None,
-    learn: Callable[[Sample], None] = lambda _: None,
 ) -> ReplyOutcome:
     """Apply a reply's usage to its conversation, and return the reply without cut-off tool calls.
 
@@ -49,16 +50,15 @@ def apply_reply(
         window: The context window.
         tools: Tool schemas with required parameters; defaults to the conversation's tools.
         keep_turns: The number of user turns that the pruning plan keeps if the window is full.
-        calibration: The conversation's calibration.
-        learn: Updates the calibration with a sample. It is called before the plan is made.
+        calibration: The conversation's calibration. The reply's usage updates it.
     """
     known = conversation.tools.tools if isinstance(conversation.tools, ToolSet) else ()
     schemas = read_tools(tools or known)
     kept, faulty = split_calls(reply, schemas)
     exhausted = exhausted_limit(reply, window)
     update = _anchor(conversation, reply, [call for call, _ in faulty])
-    if update.sample is not None:
-        learn(update.sample)
+    if update.sample is not None and calibration is not None:
+        update.sample.apply_to(calibration)
     plan = None
     limit = reply.overflow.limit if reply.overflow else None
     if exhausted == "window" and not conversation.has_turns_without_text and conversation.turns:
@@ -79,7 +79,7 @@ def apply_reply(
         usage=reply.usage,
         calibration=calibration_info(calibration),
     )
-    return ReplyOutcome(result, list(_make_warnings(result, update)), limit)
+    return ReplyOutcome(result, list(_make_warnings(result, update)), limit, update.sample)
 
 
 def split_calls(

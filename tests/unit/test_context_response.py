@@ -8,7 +8,6 @@ import pytest
 
 from sidecar.conversations.occupancy import occupancy
 from sidecar.conversations.response import ReplyOutcome, apply_reply, exhausted_limit
-from sidecar.conversations.turn_counts import Sample
 from sidecar.messages.content import read_tools
 from sidecar.messages.replies import read_reply
 from sidecar.models.window import Limit, LimitSource, Window
@@ -154,18 +153,19 @@ def test_a_reply_that_fills_the_window_exhausted_the_window() -> None:
     assert occupancy(conversation).tokens == plan.tokens_after
 
 
+class NewestSample(FakeCalibration):
+    """A calibration by the newest sample."""
+
+    def update(self, estimated: int, reported: int, *_: Any, **__: Any) -> None:
+        self.factor, self.samples = reported / estimated, 1
+
+
 def test_a_refused_prompt_is_an_exact_sample_and_names_the_window() -> None:
     """llama.cpp's error response contains the prompt size and the window."""
     error = {"type": "exceed_context_size_error", "n_prompt_tokens": 5_031, "n_ctx": 1_024}
     counter = FakeCounter(method="estimate", error_percent=None)
     conversation = session(counter, [user("x" * 4_000), reply("y"), user("z")])
-    learned = FakeCalibration(1.0, 0)
-
-    samples: list[Sample] = []
-
-    def learn(sample: Sample) -> None:
-        samples.append(sample)
-        learned.factor, learned.samples = sample.reported / sample.estimated, 1
+    learned = NewestSample(1.0, 0)
 
     outcome = apply_reply(
         conversation,
@@ -173,11 +173,11 @@ def test_a_refused_prompt_is_an_exact_sample_and_names_the_window() -> None:
         window(),
         keep_turns=1,
         calibration=learned,
-        learn=learn,
     )
     assert outcome.result.exhausted == "window"
     assert outcome.limit == 1_024
-    (sample,) = samples
+    sample = outcome.sample
+    assert sample is not None
     assert (sample.reported, sample.estimated) == (5_031, 4_000 + 2 + 3 * 4 + PRIMING)
     assert occupancy(conversation).tokens == 5_031
     plan = outcome.result.plan
