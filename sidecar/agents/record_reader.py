@@ -138,6 +138,8 @@ class _Form(NamedTuple):
     sessions: SessionFields
     call_shape: _Shape
     session_shape: _Shape
+    both_shape: _Shape
+    """The fields of lines or rows, which may be those of calls and of sessions."""
     patterns: tuple[re.Pattern[str], ...]
 
     @property
@@ -231,12 +233,14 @@ def _form(agent: str) -> _Form:
     calls, sessions = row.calls, row.sessions
     if calls is None:
         raise ValueError(f"{agent} has no calls in known_agents.toml")
+    of_calls, of_sessions = _paths_in(calls, "files", "rows"), _paths_in(sessions, "file", "id")
     return _Form(
         agent,
         calls,
         sessions,
-        _Shape(_paths_in(calls, "files", "rows")),
-        _Shape(_paths_in(sessions, "file", "id")),
+        _Shape(of_calls),
+        _Shape(of_sessions),
+        _Shape([*of_calls, *(() if sessions.file else of_sessions)]),
         tuple(
             re.compile(f"(?:^|/){_pattern(inner, '(?P<id>[^/]*)')}$")
             for _, inner in map(_split, calls.files)
@@ -318,27 +322,12 @@ class _LinesState(SessionLines):
             for get in _descriptions(form, lines.path):
                 form.describe(session, get)
         session.title_at = _TITLE if form.sessions.title else None
-        shape = _both(self.agent)
-        for record in lines.records(_decoder(self.agent)):
-            get = shape.get(record)
+        for record in lines.records(typed.decoder(form.both_shape.kind)):
+            get = form.both_shape.get(record)
             session.touch(form.time(get(form.calls.at)))
             if not form.sessions.file:
                 form.describe(session, get)
             yield from form.call(session, get, form.usage(get))
-
-
-@lru_cache(maxsize=64)
-def _both(agent: str) -> _Shape:
-    """Return the shape of lines or rows, which may have the fields of calls and of sessions."""
-    form = _form(agent)
-    paths = _paths_in(form.calls, "files", "rows")
-    paths += [] if form.sessions.file else _paths_in(form.sessions, "file", "id")
-    return _Shape(paths)
-
-
-@lru_cache(maxsize=64)
-def _decoder(agent: str) -> typed.Decoder[Any]:
-    return typed.decoder(_both(agent).kind)
 
 
 class _Seen(DatabaseState):
@@ -452,7 +441,7 @@ class RecordTables(OneDatabase):
         since = None if fields.has_totals else int(state.at or 0) - _READ_AGAIN
         described, store = set[str](), database_store(self.agent, path)
         changed = time_from_ns(store.mtime_ns if store else 0)
-        for number, get in _rows(connection, fields.rows, _both(self.agent), since):
+        for number, get in _rows(connection, fields.rows, form.both_shape, since):
             state.advance(number)
             name = str(get(fields.session) or form.session_of(path))
             session = state.sessions.setdefault(name, SessionState(name))
