@@ -193,8 +193,13 @@ def parse_usd(amount: Number) -> Decimal | None:
 
 
 def credits_to_usd(credits: float | None) -> Decimal | None:
-    """Convert GitHub AI credits to USD. A credit is worth $0.01."""
-    return None if credits is None or credits < 0 else Decimal(repr(credits)) / 100
+    """Convert GitHub AI credits to USD. A credit is worth $0.01. None and 0 are unknown."""
+    return Decimal(repr(credits)) / 100 if credits and credits > 0 else None
+
+
+def nano_credits_to_usd(number: float | str | None) -> Decimal | None:
+    """Convert billionths of GitHub AI credits to USD."""
+    return credits_to_usd(float(number) / 10**9) if number else None
 
 
 @lru_cache(maxsize=256)

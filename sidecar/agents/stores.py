@@ -544,7 +544,7 @@ def _read_on(
     is_compressed = store.path.endswith(_COMPRESSED)
     most = None if one_step or is_compressed else begin + _STEP
     calls: list[CallFinished] = []
-    judge = state.session.judge if isinstance(state, SessionLines) else _without_verdict
+    judge = state.session.judge if isinstance(state, SessionLines) else lambda call: call
     offset, skipped, is_complete = begin, 0, True
     file.seek(begin)
     for data, passed in chunks(file):
@@ -567,10 +567,6 @@ def _read_on(
         bytes_read=offset - begin,
         skipped=skipped,
     )
-
-
-def _without_verdict(call: CallFinished) -> CallFinished:
-    return call
 
 
 def _without_empty_calls(read: StoreRead, **fields: Any) -> StoreRead:

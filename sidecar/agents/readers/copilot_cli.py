@@ -27,8 +27,8 @@ from sidecar.agents.fields import (
     CamelRecord,
     Number,
     TokenCount,
-    credits_to_usd,
     json_digest,
+    nano_credits_to_usd,
     parse_iso_time,
     parse_time,
     reported_usage,
@@ -51,7 +51,6 @@ from sidecar.models.catalogue import known_window
 PROVIDER = "github-copilot"
 _STORE, _STATE, _EVENTS = "session-store.db", "session-state", "events.jsonl"
 _TABLE = "assistant_usage_events"
-_NANO = 10**9
 _MILLION, _USUAL = 1_000_000, 200_000
 _HEAD = 256 << 10
 _TOLERANCE = timedelta(seconds=1)
@@ -259,7 +258,7 @@ class _Database(OneDatabase):
             session.model,
             PROVIDER,
             category=category,
-            cost_usd=credits_to_usd(float(str(nano)) / _NANO) if nano else None,
+            cost_usd=nano_credits_to_usd(nano),
         )
         return [*map(session.judge, calls)]
 
@@ -435,7 +434,7 @@ class _Events(SessionLines):
             record.model or self.session.model,
             (key.provider if key and is_byok else PROVIDER),
             category=category,
-            cost_usd=credits_to_usd(bill.total_nano_aiu / _NANO) if bill.total_nano_aiu else None,
+            cost_usd=nano_credits_to_usd(bill.total_nano_aiu),
         )
 
     def _output_of_message(self, event: _Event, at: datetime, data: _Data) -> list[CallFinished]:

@@ -466,7 +466,7 @@ def calls_of(request: CopilotTurn, session: SessionState) -> Iterator[CallFinish
     """Yield a turn's calls: one per model if totals are available, otherwise just one."""
     if request.request_id is None:
         return
-    usd = credits_to_usd(request.copilot_credits) if request.copilot_credits else None
+    usd = credits_to_usd(request.copilot_credits)
     for number, (model, usage) in enumerate(_usage_by_model(request)):
         yield from session.call(
             time_from_ms(request.timestamp),

@@ -20,8 +20,8 @@ from sidecar.agents.fields import (
     CamelRecord,
     Number,
     Record,
-    credits_to_usd,
     decode_file,
+    nano_credits_to_usd,
     reported_usage,
     time_from_ms,
     token_count,
@@ -38,7 +38,6 @@ from sidecar.agents.stores import (
 from sidecar.agents.vscode_storage import Storage
 from sidecar.messages.vendor_usage import Usage
 
-_NANO = 10**9
 _LONG_AGO = 0.0
 TRACE_RANK = 2
 """The rank of traces, the most accurate store for a session."""
@@ -109,7 +108,6 @@ class LogState(SessionLines):
         yield self.session.snapshot()
 
     def _calls_of_line(self, line: _Line, attrs: _Attributes) -> Iterator[CallFinished]:
-        nano = attrs.copilot_usage_nano_aiu
         if self.until is not None and (line.ts or 0) >= self.until:
             return
         yield from self.session.call(
@@ -119,7 +117,7 @@ class LogState(SessionLines):
             attrs.model,
             PROVIDER,
             category="subagent" if self.child else "summary" if line.is_summary else "main",
-            cost_usd=credits_to_usd(nano / _NANO) if nano else None,
+            cost_usd=nano_credits_to_usd(attrs.copilot_usage_nano_aiu),
         )
 
 
@@ -240,7 +238,7 @@ def trace_events(
             span.model,
             PROVIDER,
             category="subagent" if span.parent else "main",
-            cost_usd=credits_to_usd(span.nano / _NANO) if span.nano else None,
+            cost_usd=nano_credits_to_usd(span.nano),
             telemetry_id=span.response,
         )
     state.at = newest
