@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.agents.truth import Tokens, append
 from sidecar.agents import compressed, databases
+from sidecar.agents.fields import parse_time
 from sidecar.agents.reader_registry import survey
 from sidecar.agents.readers import cursor as cursor_reader
 from tests.unit.agents_world import World
@@ -114,6 +115,7 @@ def test_grok_build_turns_count_by_their_last_line(tmp_path: Path) -> None:
         append(folder / "updates.jsonl", line)
         world.ingest()
     assert world.recorded() == {"s/p": ("s", Tokens(60, 40, output=9))}
+    assert {(one.at, one.is_copy) for one in world.calls} == {(parse_time(SECONDS), False)}
     signals = {"contextTokensUsed": 4_000, "contextWindowTokens": 256_000}
     (folder / "signals.json").write_text(json.dumps(signals))
     (shown,) = world.shown()

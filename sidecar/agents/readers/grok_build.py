@@ -110,7 +110,7 @@ class _Updates(SessionLines):
     """The session's folder in Grok's files."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
-        session = self.session
+        session, modified = self.session, time_from_ns(os.stat(lines.path).st_mtime_ns)
         self._describe()
         for line in lines.records(_line):
             session.touch(parse_time(line.timestamp))
@@ -127,7 +127,8 @@ class _Updates(SessionLines):
                 used.reasoning_tokens,
             )
             turn = update.prompt_id or lines.position  # the last line of a turn counts
-            yield from session.call(None, usage, f"{session.id}/{turn}", session.model)
+            request = f"{session.id}/{turn}"
+            yield from session.call(session.at or modified, usage, request, session.model)
 
     def snapshots(self) -> Iterable[StoredSession]:
         self._describe()
@@ -146,6 +147,3 @@ class _Updates(SessionLines):
             signals.context_tokens_used or 0, 0, session.model, signals.context_window_tokens
         )
         session.track = ContextTrack().call(size) if size.prompt else session.track
-        if session.at is None:
-            store = store_from_path("", folder / _UPDATES)
-            session.touch(time_from_ns(store.mtime_ns) if store else None)
