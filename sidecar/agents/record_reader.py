@@ -279,7 +279,6 @@ class _Records(FileStores):
         files = [_split(one) for one in _form(agent).calls.files]
         self.inner = tuple(dict.fromkeys(folder for folder, _ in files))
         self.pattern = "|".join(_pattern(inner) for _, inner in files)
-        self.levels = max(inner.count("/") + 1 for _, inner in files)
 
     def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
         form = _form(self.agent)

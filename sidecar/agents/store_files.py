@@ -126,8 +126,12 @@ class FileStores(StoreReader):
     """The folders that contain stores, relative to the agent's data folders."""
     pattern: str
     """A regular expression for the relative paths of stores, with `/` as the separator."""
-    levels = 0
-    """The number of folder levels to search, or 0 for all levels."""
+
+    @property
+    def levels(self) -> int:
+        """The number of folder levels to search, or 0 for all levels, if the pattern has `.*`."""
+        parts = self.pattern.replace("[^/]", "").split("|")
+        return 0 if ".*" in self.pattern else 1 + max(part.count("/") for part in parts)
 
     def folders(self, places: Places) -> tuple[str, ...]:
         folders = self.searched_folders(places)

@@ -105,7 +105,7 @@ def _folders(path: str) -> dict[str, str]:
 
 class Antigravity(FileStores):
     inner = (_MAIN, "implicit")
-    pattern, levels = r"[^/]+\.db", 1
+    pattern = r"[^/]+\.db"
 
     def store_at(self, places: Places, path: str) -> Store | None:
         return super().store_at(places, path.removesuffix("-wal").removesuffix("-shm"))

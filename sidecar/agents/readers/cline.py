@@ -119,7 +119,7 @@ TASK_FILE = "ui_messages.json"
 class Tasks(DocumentReader):
     """Reads the tasks of an editor extension: a fork of Cline, or Cline before version 4."""
 
-    pattern, levels = rf"[^/]+/{re.escape(TASK_FILE)}", 2
+    pattern = rf"[^/]+/{re.escape(TASK_FILE)}"
 
     def folders(self, places: Places) -> tuple[str, ...]:
         """Return the folders of tasks. Those of Cline's forks are not watched.
@@ -273,7 +273,7 @@ class _Manifest(Record):
 
 
 class ClineSessions(DocumentReader):
-    pattern, levels = r"[^/]+/[^/]+\.messages\.json", 2
+    pattern = r"[^/]+/[^/]+\.messages\.json"
 
     def searched_folders(self, places: Places) -> tuple[str, ...]:
         return tuple(map(str, places.defaults(self.agent)))

@@ -56,7 +56,7 @@ class ContinueDev(LineReader):
     """Reads the calls of Continue's extensions."""
 
     inner = ("dev_data",)
-    pattern, levels = r"[^/]+/tokensGenerated\.jsonl", 2
+    pattern = r"[^/]+/tokensGenerated\.jsonl"
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
         return super().find(places) if roots is None else iter(())
@@ -216,7 +216,7 @@ class _State(msgspec.Struct):
 
 class ContinueSessions(FileStores):
     inner = ("sessions",)
-    pattern, levels = r"(?!sessions\.json)[^/]+\.json", 1
+    pattern = r"(?!sessions\.json)[^/]+\.json"
 
     def make_store(self, path: str) -> Store | None:
         """Return a session's store. The inode is cleared, because saving may change it."""

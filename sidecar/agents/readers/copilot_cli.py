@@ -268,7 +268,7 @@ class _Database(OneDatabase):
 
 class _EventFiles(LineReader):
     inner = (_STATE,)
-    pattern, levels = rf"[^/]+/{_EVENTS}", 2
+    pattern = rf"[^/]+/{_EVENTS}"
 
     def begin(self, store: Store) -> _Events:
         name = os.path.basename(os.path.dirname(store.path))

@@ -78,7 +78,7 @@ _line = typed.decoder(_Line)
 
 class GrokBuild(LineReader):
     inner = ("sessions",)
-    pattern, levels = rf"[^/]+/[^/]+/{re.escape(_UPDATES)}", 3
+    pattern = rf"[^/]+/[^/]+/{re.escape(_UPDATES)}"
 
     def store_at(self, places: Places, path: str) -> Store | None:
         folder, name = os.path.split(path)

@@ -69,7 +69,7 @@ _line = typed.decoder(_Line)
 
 class Junie(LineReader):
     inner = ("sessions",)
-    pattern, levels = r"[^/]+/events\.jsonl", 2
+    pattern = r"[^/]+/events\.jsonl"
 
     def begin(self, store: Store) -> _Events:
         return _Events(SessionState(Path(store.path).parent.name))

@@ -33,7 +33,7 @@ class _State(msgspec.Struct):
 
 class OpenClawDatabases(FileStores):
     inner = ("agents",)
-    pattern, levels = r"[^/]+/agent/openclaw-agent\.sqlite", 3
+    pattern = r"[^/]+/agent/openclaw-agent\.sqlite"
 
     def store_at(self, places: Places, path: str) -> Store | None:
         return super().store_at(places, path.removesuffix("-wal").removesuffix("-shm"))

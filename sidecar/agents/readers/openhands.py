@@ -70,7 +70,7 @@ class _State(Record):
 
 class OpenHands(DocumentReader):
     inner = ("conversations",)
-    pattern, levels = r"[^/]+/base_state\.json", 2
+    pattern = r"[^/]+/base_state\.json"
 
     def parse(self, store: Store, data: bytes) -> StoreRead:
         state = decode_document(data, _State)

@@ -92,7 +92,7 @@ class VibeStats(DocumentReader):
     """Reads Vibe's sessions before version 3."""
 
     inner = ("logs/session",)
-    pattern, levels = r"[^/]+/meta\.json", 2
+    pattern = r"[^/]+/meta\.json"
 
     def parse(self, store: Store, data: bytes) -> StoreRead:
         """Parse a session. All of its calls are combined into one."""
@@ -221,7 +221,7 @@ class VibeSessions(FileStores):
     """Reads the sessions of Vibe 3 and later. Each store is a session's folder."""
 
     inner = (f"logs/session/{_UNIFIED}",)
-    pattern, levels = rf"[^/]+/({_META}|{_CURRENT})", 2
+    pattern = rf"[^/]+/({_META}|{_CURRENT})"
 
     def named_folders(self, places: Places) -> tuple[Path, ...]:
         return tuple(folder / _UNIFIED for folder in super().named_folders(places))
