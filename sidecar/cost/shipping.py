@@ -628,8 +628,10 @@ class Collector:
             raise CollectorError(f"{where} returned HTTP {status}", _retry_after(headers))
         if status in (401, 403):
             raise CollectorError(
-                f"{where} refused the token; check [team] token-env, token-file or token-command, "
-                "or the headers in OTEL_EXPORTER_OTLP_HEADERS"
+                f"{where} refused the token; check that it is the whole one that your team's "
+                "administrator gave you, and enter it again with `token-sidecar team join`; if it "
+                "is elsewhere, check [team] token-env, token-file or token-command, or the headers "
+                "in OTEL_EXPORTER_OTLP_HEADERS"
             )
         if status >= 300:
             raise CollectorError(f"{where} returned HTTP {status}; check [ledger] otel-endpoint")

@@ -263,8 +263,10 @@ def test_the_users_token_replaces_the_machines(monkeypatch: pytest.MonkeyPatch) 
     assert load(None).settings.team.user == "u"
 
 
-@pytest.mark.parametrize("key", ["token-command", "token-file", "token-env"])
-def test_a_project_cannot_say_where_the_token_is(tmp_path: Path, key: str) -> None:
+@pytest.mark.parametrize("key", ["token-command", "token-file", "token-env", "ca-file"])
+def test_a_project_cannot_say_where_the_token_is_and_whom_to_trust(
+    tmp_path: Path, key: str
+) -> None:
     (tmp_path / ".token-sidecar.toml").write_text(f'[team]\n{key} = "X"\n')
     loaded = load(tmp_path)
     assert loaded.settings.team == Team()

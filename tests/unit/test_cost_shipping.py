@@ -687,10 +687,10 @@ def test_a_project_can_be_named_by_its_git_remote(
     settings = configure(collector, f'[team.labels]\n"{place}" = "website"\n')
     queue = open_queue(book, settings, workspace_remotes)
     assert queue is not None
-    names = [
-        call.record.attributes.get("token_sidecar.project") for call in queue.next_batch().calls
-    ]
+    records = [call.record.attributes for call in queue.next_batch().calls]
+    names = [record.get("token_sidecar.project") for record in records]
     assert names == ["website"] * 4 + [None] * 2
+    assert not re.search("acme|github|secret", str(records))
 
 
 def test_git_does_not_run_if_all_labels_are_of_folders(
