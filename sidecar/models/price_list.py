@@ -133,28 +133,20 @@ class UserTariff:
         return self._prices
 
 
-_REGIONAL_FACTOR = {"us": Decimal("1.1")}
-"""Token prices are multiplied by this factor if a call is restricted to a region.
+class _Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """What `prices.toml` says."""
 
-Source: Anthropic's pricing page, "Data residency pricing".
-"""
-_HOUR_TO_INPUT = 2
-"""Anthropic's price for one-hour cache writes, as a multiple of the input price. It is used if no
-price is listed.
-"""
-_NOTES = {
-    "alibaba": "Qwen models at Alibaba's international list prices; plans and free quotas are not "
-    "known.",
-    "zhipuai": "GLM models at Zhipu AI's list prices for China, converted from CNY; other sellers "
-    "charge more.",
-}
-"""Notes on lists that may not be the one that the user pays, keyed by provider."""
-_FALLS_BACK = frozenset(("openai",))
-"""Providers that use the standard tier for a model that does not offer the requested tier.
+    notes: dict[str, str]
+    regional_factors: dict[str, Decimal]
+    hour_to_input: int
+    optional_tier_providers: frozenset[str]
+    providers: list[dict[str, Any]]
 
-Codex records the tier in its settings even if it leaves it out of the request for such a model
-(`service_tier_for_request` in codex-rs/protocol/src/openai_models.rs).
-"""
+
+@cache
+def _facts() -> _Facts:
+    return typed.read_table("sidecar.models", "prices.toml", _Facts)
+
 
 _lock = threading.Lock()
 _loaded: dict[tuple[ListFile, FileStamp | None], DataSnapshot] = {}
@@ -204,8 +196,7 @@ def _with_own_prices(snapshot: DataSnapshot) -> DataSnapshot:
     """Return a copy with the providers in `prices.toml` that the list does not contain."""
     from genai_prices.data_snapshot import DataSnapshot
 
-    raw = typed.read_table("sidecar.models", "prices.toml", dict[str, list[dict[str, Any]]])
-    own, listed = _read_providers(raw["providers"]), {one.id for one in snapshot.providers}
+    own, listed = _read_providers(_facts().providers), {one.id for one in snapshot.providers}
     missing = [provider for provider in own if provider.id not in listed]
     return DataSnapshot([*snapshot.providers, *missing], snapshot.from_auto_update)
 
@@ -258,11 +249,13 @@ class ListedTariff:
 
     def __init__(self, provider: Provider, model: ModelInfo) -> None:
         self._provider, self._model = provider.id, model
-        self.note = _NOTES.get(provider.id, "")
+        self.note = _facts().notes.get(provider.id, "")
         # Providers that resell a model do not offer the vendor's service tiers.
         own = any(model is listed for listed in provider.models)
         self._variants = (model.price_variants or []) if own else []
-        self._optional_tiers = _service_tiers(provider) if provider.id in _FALLS_BACK else set()
+        self._optional_tiers = (
+            _service_tiers(provider) if provider.id in _facts().optional_tier_providers else set()
+        )
         self._thresholds = self._find_thresholds()
         self._known: dict[tuple[int, int], UnitPrices | None] = {}
         """Cached prices. A key consists of the identity of the listed prices and the number of
@@ -290,7 +283,8 @@ class ListedTariff:
         found = self._prices_in_tier(at, tier, prompt_tokens)
         if not confined or found is None:
             return found
-        return found.times(_REGIONAL_FACTOR[place]) if place in _REGIONAL_FACTOR else None
+        factor = _facts().regional_factors.get(place)
+        return None if factor is None else found.times(factor)
 
     def _prices_in_tier(self, at: datetime, tier: str, prompt_tokens: int) -> UnitPrices | None:
         """Return a tier's prices, or None if they are unknown.
@@ -371,7 +365,7 @@ def _unit_prices(listed: ModelPrice, prompt_tokens: int) -> UnitPrices | None:
         return None
     hour = price("cache_write_1h_mtok")
     if hour is None and fresh is not None and price("cache_write_mtok") is not None:
-        hour = _HOUR_TO_INPUT * fresh
+        hour = _facts().hour_to_input * fresh
     call, search = price_of_one("requests_kcount"), price_of_one("web_searches_kcount")
     if call is not None and search is None:
         search = Decimal(0)
