@@ -228,7 +228,7 @@ class SessionIndex:
                 for one in some:
                     _save_reading(connection, one)
 
-            batch = self._ledger.record_many(events, amend=True, also=also)
+            batch = self._ledger.record_many(events, also=also)
             done = IngestResult(
                 done.calls + len(batch.new),
                 done.refused + batch.refused,

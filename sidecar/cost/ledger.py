@@ -613,17 +613,11 @@ class Ledger:
         self._ids: dict[tuple[str, ...], int] = {}
         """Cached ids of sessions and call kinds, keyed by table name and column values."""
 
-    def record(self, event: LedgerEvent, *, amend: bool = False) -> Recorded:
+    def record(self, event: LedgerEvent) -> Recorded:
         """Record a call, unless it has already been recorded.
 
         A call is identified by its request id and provider, or by its request id alone if an
         agent made it.
-
-        Args:
-            event: The call.
-            amend: Whether to update a call that has already been recorded. It is updated if the
-                event has more output, or the same output and a higher reported cost, because
-                agents write incomplete token counts first.
 
         Raises:
             BadParamsError: The event is invalid.
@@ -636,7 +630,7 @@ class Ledger:
             inserted = connection.execute(_INSERT, row)
             if inserted.rowcount == 1:
                 return Recorded(event.request_id or f"event-{inserted.lastrowid}", False)
-            return self._record_duplicate(connection, event, row, amend=amend)
+            return self._record_duplicate(connection, event, row, amend=False)
 
     def _record_duplicate(
         self,
@@ -724,22 +718,22 @@ class Ledger:
         self,
         events: Iterable[LedgerEvent],
         *,
-        amend: bool = False,
         also: Callable[[sqlite3.Connection], None] | None = None,
     ) -> RecordedBatch:
         """Record many calls in one transaction. Calls with invalid values are skipped.
 
+        A call that has already been recorded is updated if the event has more output, or the same
+        output and a higher reported cost, because agents write incomplete token counts first.
         If the price list is not loaded yet, the calls are priced later (`sidecar.cost.repricing`).
 
         Args:
             events: The calls.
-            amend: Whether to update calls that have already been recorded (see `record`).
             also: Called in the same transaction, for example to store how far a file has been read.
         """
         with self.transaction() as connection, large_cache(connection):
             before = connection.total_changes
             calls, refused = self._rows_of(connection, events)
-            new = self._insert_rows(connection, calls, amend=amend)
+            new = self._insert_rows(connection, calls)
             batch = RecordedBatch(new, connection.total_changes > before, refused)
             if also is not None:
                 also(connection)
@@ -761,8 +755,6 @@ class Ledger:
         self,
         connection: sqlite3.Connection,
         calls: list[tuple[LedgerEvent, _EventRow]],
-        *,
-        amend: bool,
     ) -> list[LedgerEvent]:
         """Record rows, and return the events that had not been recorded before."""
         (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM event").fetchone()
@@ -774,7 +766,7 @@ class Ledger:
             if key is None or key in inserted:
                 inserted.discard(key)  # a later row with this key is a duplicate
                 new.append(event)
-            elif not self._record_duplicate(connection, event, row, amend=amend).duplicate:
+            elif not self._record_duplicate(connection, event, row, amend=True).duplicate:
                 new.append(event)
         return new
 

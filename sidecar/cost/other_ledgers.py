@@ -72,7 +72,7 @@ def merge_ledgers(book: CostBook, files: Sequence[Path]) -> CostBook:
             unnamed = Counter(map(_values, _events_in(connection, "request IS NULL")))
         with _named_problems(path):
             calls = [*_new_calls(_read_calls(path), unnamed)]
-            batch = ledger.record_many(calls, amend=True)
+            batch = ledger.record_many(calls)
             if batch.refused:
                 raise ValueError(f"{counted(batch.refused, 'call')} with impossible values")
     return merged

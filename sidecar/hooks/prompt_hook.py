@@ -120,13 +120,8 @@ def _read_caller(agent: str) -> Caller:
         str(sent.get("session_id") or sent.get("sessionId") or ""),
         str(sent.get("cwd") or os.getcwd()),
         str(sent.get("transcript_path") or ""),
-        sent.get("prompt") != "" or not _asks_each_round(agent),
+        sent.get("prompt") != "" or not _settings_of(agent).get("asks_each_round"),
     )
-
-
-def _asks_each_round(agent: str) -> bool:
-    table = _read_toml(_own_folder() / "agents.toml")
-    return bool(table[agent].get("asks_each_round"))
 
 
 def _check_caps(caller: Caller, codes: list[int]) -> None:
@@ -205,7 +200,7 @@ def _is_compacted_since(caller: Caller, recorded: int | None) -> bool:
         return recorded is None
     import re
 
-    mark = _read_toml(_own_folder() / "agents.toml")[caller.agent].get("compaction", "")
+    mark = _settings_of(caller.agent).get("compaction", "")
     with open(caller.transcript, "rb") as file:
         file.seek(recorded)
         return re.search(mark.encode(), file.read()) is not None
@@ -255,7 +250,7 @@ def _exceeded_caps(caps: Caps, amounts: Mapping[CappedSpan, Amount]) -> list[Exc
 
 def _answer(agent: str, exceeded: list[ExceededCap], state: Path) -> int:
     """Print an agent's answer. Return the exit code."""
-    answers = _read_toml(_own_folder() / "agents.toml")[agent]
+    answers = _settings_of(agent)
     message = " ".join(each.message for each in exceeded)
     is_refused = any(each.kind == "hardCap" for each in exceeded) and not paused_seconds(state)
     if is_refused:
@@ -388,7 +383,9 @@ def _read_toml(path: Path) -> dict[str, Any]:
     return tomllib.loads(content.decode("utf-8-sig"))
 
 
-def _own_folder() -> Path:
+def _settings_of(agent: str) -> dict[str, Any]:
+    """Return the agent's table in `agents.toml`, as `installer.HookAgent` describes it."""
     from pathlib import Path
 
-    return Path(__file__).parent
+    settings: dict[str, Any] = _read_toml(Path(__file__).with_name("agents.toml"))[agent]
+    return settings

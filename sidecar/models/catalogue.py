@@ -7,7 +7,6 @@ load. `warm` loads the list on a worker thread. Until then, windows are None.
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from typing import Any
@@ -23,7 +22,6 @@ _LONG = 60  # how many characters of a name to compare with known names
 _NEAR = 0.8  # the minimum similarity (0 to 1) of a suggested name
 _FAR = 0.5  # the minimum similarity of names that clearly belong to a family
 _DIGITS = re.compile(r"\d+")
-_lock = threading.Lock()
 _prices: Any = None
 _similar: dict[str, tuple[str, ...] | None] = {}
 
@@ -31,12 +29,11 @@ _similar: dict[str, tuple[str, ...] | None] = {}
 def warm() -> None:
     """Load the price list. The first call blocks for 0.2 to 0.8 s. Never raises."""
     global _prices
-    with _lock:
-        if _prices is None:
-            try:
-                _prices = price_list(state_dir() / STORED_LIST)
-            except Exception:  # without the price list, windows are unknown but counting works
-                _prices = ()
+    if _prices is None:
+        try:
+            _prices = price_list(state_dir() / STORED_LIST)
+        except Exception:  # without the price list, windows are unknown but counting works
+            _prices = ()
 
 
 def provider_of(model: str) -> str:

@@ -203,9 +203,9 @@ def test_the_ledger_keeps_the_verdict(tmp_path: Path) -> None:
 def test_a_call_that_was_recorded_before_gets_its_verdict(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.db")
     ledger.record(event("a", None))
-    ledger.record(event("a", EXPIRED), amend=True)
-    ledger.record(event("a", None), amend=True)
-    ledger.record(event("a", CacheLoss(), session="copy", rank=2), amend=True)
+    ledger.record_many([event("a", EXPIRED)])
+    ledger.record_many([event("a", None)])
+    ledger.record_many([event("a", CacheLoss(), session="copy", rank=2)])
     (found,) = read_events(ledger, Scope())
     assert found.loss == EXPIRED
     assert found.cost == ledger.prices.cost(found)

@@ -60,18 +60,18 @@ def test_a_request_id_counts_once(ledger: Ledger) -> None:
 def test_an_agents_call_counts_once_when_its_provider_gets_another_name(ledger: Ledger) -> None:
     first = msgspec.structs.replace(call(request="a", output=1), agent="cline")
     renamed = msgspec.structs.replace(first, provider="newco", buckets=Buckets(input=100, output=9))
-    assert ledger.record(first, amend=True) == ("a", False)
-    assert ledger.record(renamed, amend=True) == ("a", True)
+    assert ledger.record_many([first]).new == [first]
+    assert ledger.record_many([renamed]).new == []
     assert rows(ledger, "SELECT sum(calls), sum(output) FROM event_sums") == [(1, 9)]
     other_agent = msgspec.structs.replace(renamed, agent="amp", provider="thirdco")
-    assert ledger.record(other_agent, amend=True) == ("a", False)
+    assert ledger.record_many([other_agent]).new == [other_agent]
 
 
 def test_an_agents_call_that_a_plugin_reported_counts_once(ledger: Ledger) -> None:
     agents = msgspec.structs.replace(call(request="a"), agent="cline")
     ledger.record(call(request="a"))
-    assert ledger.record(agents, amend=True).duplicate
-    ledger.record(msgspec.structs.replace(agents, request_id="b"), amend=True)
+    assert ledger.record_many([agents]).new == []
+    ledger.record_many([msgspec.structs.replace(agents, request_id="b")])
     assert ledger.record(call(request="b")).duplicate
 
 
@@ -110,7 +110,7 @@ def test_two_requests_with_one_key_are_both_kept_in_a_batch(
 
 def test_repeated_call_in_a_batch_is_amended(ledger: Ledger) -> None:
     calls = [call(request="a", output=1), call(request="a", output=9), call(request="a", output=4)]
-    assert ledger.record_many(calls, amend=True) == ([calls[0]], True, 0)
+    assert ledger.record_many(calls) == ([calls[0]], True, 0)
     assert rows(ledger, "SELECT output FROM event") == [(9,)]
 
 
@@ -133,8 +133,8 @@ def test_invalid_calls_in_a_batch_are_skipped(ledger: Ledger) -> None:
 def test_amending_keeps_the_larger_numbers(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_file, "FOLD_EVERY", 1)
     ledger.record(call(request="a", output=1))
-    assert ledger.record(call(3, request="a", output=9), amend=True).duplicate
-    assert ledger.record(call(4, request="a", output=4), amend=True).duplicate
+    assert ledger.record_many([call(3, request="a", output=9)]).new == []
+    assert ledger.record_many([call(4, request="a", output=4)]).new == []
     assert ledger.record(call(5, request="a", output=99)).duplicate
     query = "SELECT calls, input, output, estimated FROM {}"
     assert rows(ledger, query.format("daily")) == [(1, 103, 9, 90)]
@@ -144,7 +144,7 @@ def test_amending_keeps_the_larger_numbers(ledger: Ledger, monkeypatch: pytest.M
 
 def test_amending_keeps_a_reported_cost(ledger: Ledger) -> None:
     ledger.record(call(request="a", output=1, cost="0.5"))
-    ledger.record(call(request="a", output=9), amend=True)
+    ledger.record_many([call(request="a", output=9)])
     query = "SELECT output, reported, cost, basis FROM event"
     assert rows(ledger, query) == [(9, 5 * 10**11, 5 * 10**11, "reported")]
 
@@ -155,8 +155,8 @@ def test_record_many_is_atomic(ledger: Ledger) -> None:
 
     batch = ledger.record_many([call(request="a"), call(request="a"), call(1)], also=offset)
     assert batch == ([call(request="a"), call(1)], True, 0)
-    assert ledger.record_many([call(request="a")], amend=True) == ([], False, 0)
-    assert ledger.record_many([call(request="a", output=9_999)], amend=True) == ([], True, 0)
+    assert ledger.record_many([call(request="a")]) == ([], False, 0)
+    assert ledger.record_many([call(request="a", output=9_999)]) == ([], True, 0)
 
     def fail(_connection: sqlite3.Connection) -> None:
         raise RuntimeError
@@ -202,7 +202,7 @@ def test_rollups_are_the_sums_of_the_events(
     monkeypatch.setattr(ledger_file, "FOLD_EVERY", fold_every)
     ledger = Ledger(tmp_path_factory.mktemp("ledger") / "ledger.db")
     for event, amend in calls:
-        ledger.record(event, amend=amend)
+        ledger.record_many([event]) if amend else ledger.record(event)
     sums = ", ".join(f"sum({name})" for name in SUMS)
     keys = "day, session, kind"
     by_event = (

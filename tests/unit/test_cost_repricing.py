@@ -250,7 +250,7 @@ def amend_unpriced(
         patched.setattr(Prices, "is_loaded", False)
         for event in map(call, numbers):
             more = Buckets(input=1_000_000, output=1)
-            book.ledger.record_many([msgspec.structs.replace(event, buckets=more)], amend=True)
+            book.ledger.record_many([msgspec.structs.replace(event, buckets=more)])
 
 
 @pytest.mark.parametrize("numbers", [(0,), (4, 1), (0, 2, 3, 5), tuple(range(6))])
@@ -302,7 +302,7 @@ def test_amendment_during_pricing_is_kept(
     @contextmanager
     def late() -> Iterator[sqlite3.Connection]:
         event = msgspec.structs.replace(call(1), buckets=amended)
-        other.ledger.record_many([event], amend=True)
+        other.ledger.record_many([event])
         with transaction() as connection:
             yield connection
 
@@ -511,7 +511,7 @@ def test_call_of_an_old_ledger_gets_its_owner(old_ledger: Path, open_book: OpenB
     for event in before.values():
         if event.request_id is not None:
             moved = msgspec.structs.replace(event, session="zz", agent="codex", rank=9)
-            book.ledger.record_many([moved], amend=True)
+            book.ledger.record_many([moved])
     after = {event.request_id: event for event in read_events(book.ledger, Scope())}
     owners = {(before[name].agent, one.session == "zz") for name, one in after.items() if name}
     assert owners == {("codex", True), ("protocol", False)}

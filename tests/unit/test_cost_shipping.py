@@ -237,7 +237,7 @@ def test_an_amended_call_is_sent_again_with_a_higher_version(
     more = msgspec.structs.replace(EVENT.buckets, output=400)
     amended = msgspec.structs.replace(numbered(5)[2], buckets=more)
     for _ in range(2):  # running it again changes nothing
-        book.ledger.record_many([amended, *numbered(1, start=5)], amend=True)
+        book.ledger.record_many([amended, *numbered(1, start=5)])
     assert send(book, settings).accepted == 2
     first, again = collector.calls()[2], collector.calls()[5]
     assert first["token_sidecar.call.id"] == again["token_sidecar.call.id"]
@@ -264,10 +264,10 @@ def test_a_call_keeps_its_id_when_an_earlier_session_becomes_its_owner(
         )
 
     settings = configure(collector)
-    book.ledger.record_many([of("fork", 3, AT + later)], amend=True)
+    book.ledger.record_many([of("fork", 3, AT + later)])
     assert send(book, settings).accepted == 1
     for rank, session in ((2, "middle"), (1, "first")):
-        book.ledger.record_many([of(session, rank)], amend=True)
+        book.ledger.record_many([of(session, rank)])
         assert send(book, settings).accepted == 1
     sent = collector.calls()
     assert len(set(ids(sent))) == 1
@@ -275,7 +275,7 @@ def test_a_call_keeps_its_id_when_an_earlier_session_becomes_its_owner(
     assert len({call["gen_ai.conversation.id"] for call in sent}) == 3
     assert [call["token_sidecar.category"] for call in sent] == ["subagent", "subagent", "main"]
     assert sent[-1]["at"] == int(AT.timestamp()) * 10**9
-    book.ledger.record_many([of("fork", 3, AT + later)], amend=True)
+    book.ledger.record_many([of("fork", 3, AT + later)])
     assert send(book, settings).accepted == 0
 
 
@@ -290,7 +290,7 @@ def test_a_call_that_was_not_sent_has_the_id_of_its_owner(
         )
         for rank, name in ((1, "fork"), (0, "first"))
     )
-    book.ledger.record_many([fork, first], amend=True)
+    book.ledger.record_many([fork, first])
     assert send(book, settings).accepted == 1
     assert ids(collector.calls()) == [hashlib.sha256(b"codex/first/1").hexdigest()[:32]]
 
@@ -304,7 +304,7 @@ def test_a_call_amended_while_its_batch_is_sent_is_sent_again(
 
     def amend(_path: str, _body: bytes) -> Answer:
         if pending:
-            book.ledger.record_many([pending.pop()], amend=True)
+            book.ledger.record_many([pending.pop()])
         return 200, b"", {}
 
     collector.answer = amend
@@ -319,7 +319,7 @@ def test_a_new_call_that_was_amended_before_is_sent_once(
     send(book, settings)  # from here on, the ledger tracks amended calls
     book.ledger.record_many(numbered(2))
     more = msgspec.structs.replace(EVENT.buckets, output=400)
-    book.ledger.record_many([msgspec.structs.replace(numbered(2)[1], buckets=more)], amend=True)
+    book.ledger.record_many([msgspec.structs.replace(numbered(2)[1], buckets=more)])
     assert send(book, settings).accepted == 2
     assert send(book, settings).accepted == 0
 
@@ -387,7 +387,7 @@ def test_a_rejected_call_is_sent_again_once_it_has_changed(
     for output in (400, 500):  # the collector also rejects the first correction
         more = msgspec.structs.replace(EVENT.buckets, output=output)
         amended = msgspec.structs.replace(numbered(5)[2], buckets=more)
-        book.ledger.record_many([amended, *numbered(1, start=output)], amend=True)
+        book.ledger.record_many([amended, *numbered(1, start=output)])
         if output == 500:
             collector.answer = lambda _path, _body: (200, b"", {})
         assert send(book, settings).rejected == (output == 400)

@@ -116,7 +116,7 @@ class Team:
     def record(self, user: Path, events: list[LedgerEvent]) -> None:
         book = CostBook(user / "state")
         book.prices.load()
-        book.ledger.record_many(events, amend=True)
+        book.ledger.record_many(events)
         book.close()
 
     def amend(self, user: Path, share: float) -> None:

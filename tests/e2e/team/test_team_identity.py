@@ -97,7 +97,7 @@ def call(number: int, **changes: object) -> LedgerEvent:
 def record(*events: LedgerEvent) -> None:
     book = CostBook(state_dir())
     book.prices.load()
-    book.ledger.record_many(events, amend=True)
+    book.ledger.record_many(events)
     book.close()
 
 
