@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from sidecar.agents.reader_registry import Sources
 from sidecar.agents.session_index import IngestControl, SessionIndex, find_unread, read_all
 from sidecar.budgets.budget_rules import Rules
 from sidecar.config.load import load
+from sidecar.config.settings import Agents
+from sidecar.conversations.context_protocol import ContextUsage, SessionRow
+from sidecar.cost.context_costs import SpendingSums
 from sidecar.cost.cost_protocol import CostFilesParams, FileCost
+from sidecar.cost.ledger import Ledger
 from sidecar.cost.other_ledgers import named_files
 from sidecar.cost.repricing import price_calls
 from sidecar.errors import BadParamsError, SidecarError
@@ -23,17 +28,7 @@ from sidecar.workspace.sessions import label_of
 from sidecar.workspace.state_folder import read_shared_conversations
 from sidecar.workspace.usage_details import add_contents, add_forecast
 from sidecar.workspace.views import add_view_to_usage, session_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
-    from sidecar.config.settings import Agents
-    from sidecar.conversations.context_protocol import ContextUsage, SessionRow
-    from sidecar.cost.context_costs import SpendingSums
-    from sidecar.cost.ledger import Ledger
-    from sidecar.workspace.workspace import Workspace
-
+from sidecar.workspace.workspace import Workspace
 
 MAX_UNREAD_BYTES = 64 << 20
 """Maximum number of bytes of new session data that `usage` reads. `cost` and editors have no limit.

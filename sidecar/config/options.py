@@ -6,15 +6,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
+from sidecar.config.settings import Settings
 from sidecar.config.toml import KeyPath, ValueSpan, find_span
 from sidecar.text.printable import printable
-
-if TYPE_CHECKING:
-    from sidecar.config.settings import Settings
 
 Source = Literal["default", "system", "user", "project", "environment", "editor"]
 ProblemSeverity = Literal["error", "warning"]

@@ -6,13 +6,10 @@ Hooks also use this module. It imports little, because a prompt waits for them.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from sidecar.config.paths import project_files
 from sidecar.config.safe_files import read_file
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def find_root(start: Path) -> Path:

@@ -13,17 +13,13 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypeAlias
+from pathlib import Path
+from typing import TypeAlias
 
 from sidecar.errors import SidecarError
 from sidecar.operating_system import NO_FOLLOW, open_to_read, replace_file, restrict_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 _STATE_LOCK = "state.lock"
 _STATE_LOCK_SECONDS = 10.0

@@ -5,12 +5,10 @@ The hooks of coding agents also use this module. It imports little, because a pr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from decimal import Decimal
+from typing import Literal, NamedTuple
 
 from sidecar.text.printable import AT_LEAST, different_usd_texts, percent_text, usd_text
-
-if TYPE_CHECKING:
-    from decimal import Decimal
 
 CapSpan = Literal["day", "session", "workspace", "branch"]
 

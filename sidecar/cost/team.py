@@ -8,19 +8,23 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import msgspec
 
 from sidecar import typed
+from sidecar.config.settings import Team
 from sidecar.cost.cost_page import PageSource, SessionPrompts, TopGroups
+from sidecar.cost.cost_protocol import CostDetailParams, CostKey, CostReport, PageKey
 from sidecar.cost.days import END_MS, TimeRange, day_name, time_range
 from sidecar.cost.ledger_events import Buckets
+from sidecar.cost.prices import Prices
 from sidecar.cost.reports import SPANS, add_charts, build_report, ordered_keys
 from sidecar.cost.sums import Tallies, Tally
 from sidecar.endpoints.http import (
@@ -34,14 +38,6 @@ from sidecar.endpoints.http import (
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.text.pages import COLORS
 from sidecar.text.printable import counted, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
-
-    from sidecar.config.settings import Team
-    from sidecar.cost.cost_protocol import CostDetailParams, CostKey, CostReport, PageKey
-    from sidecar.cost.prices import Prices
 
 _CONNECT_SECONDS, _QUERY_SECONDS = 5, 30
 _MOST_MACHINES = 5

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import csv
 import re
+import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from io import StringIO
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -24,16 +25,11 @@ from sidecar import typed
 from sidecar.cost.days import day_name, local_day
 from sidecar.cost.ledger import DAY_MS, usd
 from sidecar.cost.ledger_events import Buckets
-from sidecar.cost.prices import cost_of
+from sidecar.cost.prices import Prices, cost_of
 from sidecar.cost.vendor_apis import APIS, Vendor, VendorApi
 from sidecar.errors import SidecarError
 from sidecar.models.names import parse, undated_name
 from sidecar.text.printable import counted, usd_text
-
-if TYPE_CHECKING:
-    import sqlite3
-
-    from sidecar.cost.prices import Prices
 
 OTHER = "other charges"
 """The model of amounts that the vendor bills without naming a model, such as web searches."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
+from sidecar.counting.count_result import Measure
 from sidecar.counting.incremental import (
     count_if_quick,
     count_pieces,
@@ -17,11 +18,7 @@ from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS, Tokenizer
 from sidecar.errors import RequestError
 from sidecar.text.document import TextDocument
 from sidecar.text.pieces import Piece, SplitText, split_pieces
-from sidecar.text.positions import Range
-
-if TYPE_CHECKING:
-    from sidecar.counting.count_result import Measure
-    from sidecar.text.positions import Encoding
+from sidecar.text.positions import Encoding, Range
 
 _MAX_INLINE_CHARACTERS = 1_000_000
 """Maximum length of text that is counted on the event loop. Longer text would take over 1 ms."""

@@ -5,19 +5,16 @@ Worker threads read and write the file. They work on a copy, and the event loop 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 
 from sidecar import typed
 from sidecar.config.safe_files import FileStamp, lock_state, make_folder, set_aside, stamp_of, write
 from sidecar.counting.calibration import Calibrations
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
 
 FILE_NAME = "calibration.json"
 _MAX_BYTES = 4 * 1024 * 1024

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from sidecar.config.settings import Price, Settings
 from sidecar.counting.count_result import Count, Measure, input_cost_text
 from sidecar.models import catalogue
 from sidecar.models.names import matches
 from sidecar.models.window import Limit, NamedLimits, Window, resolve_limit
-
-if TYPE_CHECKING:
-    from sidecar.config.settings import Price, Settings
 
 _MODELS_KEPT = 4_096
 

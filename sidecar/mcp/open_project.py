@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from sidecar.agents.reader_registry import reader_of
+from sidecar.agents.reader_registry import Sources, reader_of
 from sidecar.agents.session_events import DETACHED, McpToolCall, StoredSession
 from sidecar.agents.session_index import IngestControl, read_all
 from sidecar.budgets.budget_rules import Rules
 from sidecar.config.load import load
 from sidecar.config.roots import find_root
 from sidecar.conversations.context_protocol import ContextUsage
-from sidecar.cost.context_costs import SpendingSums
+from sidecar.cost.book import CostBook
+from sidecar.cost.context_costs import BranchCost, SpendingSums
 from sidecar.cost.repricing import price_calls
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.mcp.caller import Caller, FoundSession, find_session
@@ -30,11 +30,6 @@ from sidecar.workspace.footprints import MOST_READ, footprints_of
 from sidecar.workspace.services import Services
 from sidecar.workspace.usage_details import add_contents, add_forecast
 from sidecar.workspace.workspace import Workspace
-
-if TYPE_CHECKING:
-    from sidecar.agents.reader_registry import Sources
-    from sidecar.cost.book import CostBook
-    from sidecar.cost.context_costs import BranchCost
 
 BEING_READ = "The session's calls are still being read. Ask again later for the cost."
 HISTORY_SECONDS = 3.0

@@ -16,7 +16,7 @@ Only one thread may change a document, but any thread may read and count its `pi
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 from sidecar.text.pieces import (
     PIECE_CHARACTERS,
@@ -29,9 +29,6 @@ from sidecar.text.pieces import (
     split_pieces,
 )
 from sidecar.text.positions import Encoding, Position, Range, index_of_unit, join_surrogates, units
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 SPARE_PIECES = 64
 """Small pieces are joined once a document has this many more pieces than its length requires."""

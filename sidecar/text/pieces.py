@@ -27,15 +27,12 @@ from __future__ import annotations
 import re
 import sys
 from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from sidecar.text.positions import Encoding, units
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-
 
 # Letters that are in the Unicode tables of every tokenizer: Latin, Greek, Cyrillic, Hebrew, Arabic,
 # Devanagari, Thai, kana, Han, Hangul. Marks, symbols and unassigned code points between them are

@@ -10,13 +10,10 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from decimal import Context, Decimal
 from functools import cache
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _ACTIVE = (
     "\x00-\x1f\x7f-\x9f"  # C0, DEL and C1, which terminals interpret

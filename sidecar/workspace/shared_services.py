@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from sidecar.conversations.context_protocol import ContextWarning
+from sidecar.cost.context_costs import CapReason, SpendingSums
 from sidecar.counting.counts import Counts
 from sidecar.counting.open_documents import Documents
 from sidecar.counting.saved_calibrations import CalibrationStore
@@ -17,11 +17,7 @@ from sidecar.text.printable import message as printable
 from sidecar.workspace.context_breakdown import SizesReader
 from sidecar.workspace.spending import Spending
 from sidecar.workspace.state_folder import State
-from sidecar.workspace.workspace import Event, Workspaces
-
-if TYPE_CHECKING:
-    from sidecar.cost.context_costs import CapReason, SpendingSums
-    from sidecar.workspace.workspace import Workspace
+from sidecar.workspace.workspace import Event, Workspace, Workspaces
 
 
 @dataclass(eq=False, repr=False)
