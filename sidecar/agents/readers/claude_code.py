@@ -21,7 +21,6 @@ from datetime import datetime
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -75,14 +74,6 @@ class _Searches(Record):
 _NO_SPLIT = _Split()
 
 
-class CacheWrites(NamedTuple):
-    """Tokens written to the cache."""
-
-    total: int
-    one_hour: int
-    """The part of `total` that expires after an hour instead of five minutes."""
-
-
 class PartUsage(Record):
     """The token counts of a message, or of one of the calls that produced it."""
 
@@ -95,19 +86,17 @@ class PartUsage(Record):
     cache_creation: _Split | None = None
 
     @property
-    def cache_writes(self) -> CacheWrites:
-        """The tokens written to the caches."""
-        total = self.cache_creation_input_tokens or 0
-        if self.cache_creation is None:
-            return CacheWrites(total, 0)
-        hour = self.cache_creation.ephemeral_1h_input_tokens or 0
-        both = hour + (self.cache_creation.ephemeral_5m_input_tokens or 0)
-        return CacheWrites(max(total, both), hour)
-
-    @property
-    def prompt_tokens(self) -> int:
-        return (
-            (self.input_tokens or 0) + (self.cache_read_input_tokens or 0) + self.cache_writes.total
+    def counts(self) -> Usage:
+        split = self.cache_creation or _NO_SPLIT
+        hour = split.ephemeral_1h_input_tokens or 0
+        by_lifetime = hour + (split.ephemeral_5m_input_tokens or 0)
+        return usage_from_parts(
+            self.input_tokens or 0,
+            self.cache_read_input_tokens or 0,
+            max(self.cache_creation_input_tokens or 0, by_lifetime),
+            hour,
+            self.output_tokens or 0,
+            0,
         )
 
 
@@ -320,17 +309,11 @@ def _size_of_last_call(message: ClaudeMessage, usage: MessageUsage) -> CallSize:
     if usage.iterations:
         calls = [part for part in usage.iterations if part.type in (None, "message")]
         last = calls[-1] if len(calls) > 1 else usage
-    return CallSize(last.prompt_tokens, last.output_tokens or 0, message.model)
-
-
-def usage_of(part: PartUsage) -> Usage:
-    written, hour = part.cache_writes
-    fresh, read, output = part.input_tokens, part.cache_read_input_tokens, part.output_tokens
-    return usage_from_parts(fresh or 0, read or 0, written, hour, output or 0, 0)
+    return CallSize.of(last.counts, message.model)
 
 
 def sum_of(parts: list[PartUsage]) -> Usage:
-    return usage_from_parts(*_sum_usage(_parts_of(usage_of(part)) for part in parts), 0)
+    return usage_from_parts(*_sum_usage(_parts_of(part.counts) for part in parts), 0)
 
 
 def five_minutes(numbers: Usage, usage: MessageUsage) -> int:
@@ -506,7 +489,7 @@ def _subagent_usage(
 def _add_message(
     messages: dict[str, tuple[str, ModelParts]], name: str, model: str | None, usage: MessageUsage
 ) -> None:
-    new = parse(model or "").bare, _parts_of(usage_of(usage))
+    new = parse(model or "").bare, _parts_of(usage.counts)
     messages[name] = max(messages.get(name, new), new, key=lambda one: one[1][-1])
 
 
@@ -837,7 +820,7 @@ def _calls_of_line(
     model = message.model or "unknown"
     parts = usage.iterations or ()
     own = [part for part in parts if part.model in (None, message.model)]
-    numbers = sum_of(own) if len(own) > 1 else usage_of(usage)
+    numbers = sum_of(own) if len(own) > 1 else usage.counts
     call = CallFinished(
         at=at,
         session=entry.session_id or session.id,
@@ -854,7 +837,7 @@ def _calls_of_line(
         web_searches=usage.searches,
         is_copy=entry.is_copy,
         facts=facts,
-        last_usage=usage_of(own[-1]) if len(own) > 1 else None,
+        last_usage=own[-1].counts if len(own) > 1 else None,
     )
     yield call
     others = [part for part in parts if part.model not in (None, message.model)]
@@ -862,7 +845,7 @@ def _calls_of_line(
         yield msgspec.structs.replace(
             call,
             model=part.model,
-            usage=usage_of(part),
+            usage=part.counts,
             request=f"{request}/{index}",
             facts=None,
             telemetry_id=None,
