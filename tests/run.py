@@ -9,6 +9,7 @@ Everything is installed into folders that git ignores: `.venv`, `.editors`, `.ag
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
+NICE = ["nice"] if shutil.which("nice") else []
 EDITABLE = ["--no-deps", "--no-build-isolation", "--editable", "."]
 """pip arguments that install only this project. Its dependencies are pinned in
 `tests/requirements.txt`.
@@ -40,14 +42,21 @@ def main(arguments: list[str]) -> int:
     if not options and (code := _fetch_programs(python)):
         return code
     elsewhere = ELSEWHERE if os.environ.get("CI") else ()
-    checks = [["mypy"], *map(_mypy_for, elsewhere)]  # the longest first
-    checks += [["ruff", "check"], ["ruff", "format", "--check"], ["codespell_lib"]]
-    with ThreadPoolExecutor(2) as pool:
-        codes = list(pool.map(lambda check: _run([python, "-m", *check]), checks))
-    if any(codes):
-        return next(filter(None, codes))
-    # Two processes even if there are more cores, because the editors need CPU time, too.
-    return _run([python, "-m", "pytest", "-n", "2", "--dist", "loadscope", *arguments])
+    for check in (["ruff", "check"], ["ruff", "format", "--check"], ["codespell_lib"]):
+        if code := _run([python, "-m", *check]):
+            return code
+    # mypy runs beside the tests, with a low priority. Its output would be lost among theirs.
+    with ThreadPoolExecutor(1) as pool:
+        types = [
+            pool.submit(subprocess.run, [*NICE, python, "-m", *check], stdout=subprocess.PIPE)
+            for check in (["mypy"], *map(_mypy_for, elsewhere))
+        ]
+        # Three processes on two cores, because one of them usually waits for an editor or a server.
+        code = _run([python, "-m", "pytest", "-n", "3", "--dist", "loadscope", *arguments])
+    for result in (check.result() for check in types):
+        print(result.stdout.decode(), end="", flush=True)
+        code = code or result.returncode
+    return code
 
 
 def _mypy_for(system: str) -> list[str]:
