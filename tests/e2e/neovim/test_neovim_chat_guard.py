@@ -232,9 +232,11 @@ def test_prompts_submitted_during_a_check(begin: Callable[..., Any], plugin: Cha
     editor.command("tabclose")
     wait_for(lambda: len(server.received) == 2, "both requests")
     wait_for(lambda: editor.lua(plugin.idle), "the end of the reply")
+    say(editor, plugin, server, 1)
+    assert len(server.received) == 4
     assert editor.messages() == []
     with suspended_servers(editor):
-        editor.lua(plugin.submit, WEATHER.format(1))
+        editor.lua(plugin.submit, WEATHER.format(2))
         editor.lua(plugin.submit, HUGE)
     editor.wait_message("held")
     assert HUGE.strip() in editor.lua(plugin.typed)
