@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -44,9 +45,17 @@ LAYOUTS: dict[str, Callable[[], canaries.Layout]] = {
     "sample-3": partial(canaries.sample, 3),
     "no-repository": partial(canaries.sample, 4, is_repository=False),
 }
+RARE = {"crowded", "links", "approved", "sample-2", "sample-3"}
+"""Layouts that run weekly, and when agents are chosen. `tests/unit/test_footprint*.py` has their
+rules, too.
+"""
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+def marks(layout: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] if layout in RARE and not os.environ.get("AGENTS") else []
+
+
+@pytest.mark.parametrize("layout", [pytest.param(one, marks=marks(one)) for one in LAYOUTS])
 def test_footprint(stage: Stage, layout: str) -> None:
     """A canary is in the first request if and only if the footprint says that it is sent."""
     written = LAYOUTS[layout]()
