@@ -117,7 +117,7 @@ _SCHEMA = (
     # The sequence number of the latest change to each call that was amended or queued again.
     "CREATE TABLE IF NOT EXISTS amended (event INTEGER PRIMARY KEY, change INTEGER NOT NULL)",
     "CREATE INDEX IF NOT EXISTS amended_change ON amended (change)",
-    # The last UTC day on which a workspace's prompt file report was sent to a destination.
+    # The last UTC day on which a report, such as that of a workspace's prompt files, was sent.
     "CREATE TABLE IF NOT EXISTS file_report (destination TEXT, workspace TEXT, day INTEGER "
     "NOT NULL, PRIMARY KEY (destination, workspace)) WITHOUT ROWID",
 )
@@ -849,7 +849,7 @@ async def send_day_report(queue: ShippingQueue, collector: Collector, run: Run) 
     if await run(partial(queue.has_report, DAY_REPORT)):
         return ""
     records = await run(queue.day_records)
-    return await send_report(queue, collector, run, DAY_REPORT, records)
+    return await send_report(queue, collector, run, DAY_REPORT, records) if records else ""
 
 
 @asynccontextmanager

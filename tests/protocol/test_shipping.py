@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from benchmarks.agents.claude import ClaudeHome
 from sidecar.cli.cost import cost
 from sidecar.config.paths import config_file
 from sidecar.cost import shipping
+from sidecar.cost.records import DAY_EVENT, EVENT, PRICE_EVENT
 from sidecar.server.features import ledger_jobs
 from tests.collector import Collector
 from tests.protocol.client import until
@@ -39,14 +41,23 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     collector.close()
 
 
+def count_calls(collector: Collector) -> int:
+    return sum(record["event.name"] == EVENT for record in collector.calls())
+
+
 async def test_new_calls_are_shipped(bare: Client, collector: Collector) -> None:
     await bare.initialize()
     bare.ignore("status/update")
     for number in range(3):
         await bare.request("cost/record", {**CALL, "requestId": f"msg_{number}"})
-    await until(lambda: len(collector.calls()) >= 3)
+
+    def events() -> Counter[str]:
+        return Counter(str(record["event.name"]) for record in collector.calls())
+
+    await until(lambda: events()[EVENT] >= 3 and events()[PRICE_EVENT])
     await asyncio.sleep(0.3)  # long enough for several more shipments
-    assert len(collector.calls()) == 3
+    # An empty ledger has no report. The day's report was sent after the first calls, and only once.
+    assert events() == {EVENT: 3, DAY_EVENT: 1, PRICE_EVENT: 1}
 
 
 async def test_what_prompt_files_cost_is_reported_once(
@@ -123,7 +134,7 @@ async def test_rejected_calls_do_not_delay_later_ones(
     for number, model in enumerate(("gpt-5", "claude-haiku-4-5", "gpt-5", "claude-haiku-4-5")):
         await bare.request("cost/record", {**CALL, "model": model, "requestId": f"msg_{number}"})
         await asyncio.sleep(0.2)
-    await until(lambda: len(collector.calls()) >= 2 and "collector rejected calls" in caplog.text)
+    await until(lambda: count_calls(collector) >= 2 and "collector rejected calls" in caplog.text)
     assert caplog.text.count("the collector rejected calls") == 1
 
 
@@ -172,7 +183,7 @@ async def test_the_queue_is_not_opened_for_every_run(
     opened_by_call = []
     for number in range(3):
         await bare.request("cost/record", {**CALL, "requestId": f"msg_{number}"})
-        await until(lambda: len(collector.calls()) > number)  # noqa: B023
+        await until(lambda: count_calls(collector) > number)  # noqa: B023
         opened_by_call.append(len(opened))
     assert opened_by_call[0] > 0
     assert opened_by_call[1] == opened_by_call[2]
@@ -190,5 +201,5 @@ async def test_a_refused_token_is_shown_until_calls_are_sent(
     collector.answer = lambda _path, _body: (200, b"", {})
     await until(collector.calls)
     await until(lambda: not any(one.costs.shipping_problem for one in bare.server.services.roots))
-    assert len([call for call in collector.calls() if "token_sidecar.call.id" in call]) == 1
+    assert count_calls(collector) == 1
     bare.ignore("status/update")
