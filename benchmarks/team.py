@@ -87,6 +87,10 @@ def _measure_shipping(folder: Path) -> None:
                 f"{target.sent_bytes / SHIPPED:.0f} bytes per call on the wire, "
                 f"{cpu / SHIPPED * 1e6:.0f} us of processor time per call"
             )
+            cpu = time.process_time()
+            queue.day_records()
+            cpu = time.process_time() - cpu
+            print(f"totals of each day: {cpu / SHIPPED * 1e6:.0f} us of processor time per call")
             # Every 15 seconds, a server sends what was recorded.
             costs = []
             for start in range(SHIPPED, SHIPPED + 300, 15):
@@ -122,6 +126,12 @@ def _measure_store(folder: Path, calls: int) -> None:
     print(
         f"at rest: {per_call:.1f} bytes per call, {int(sums):,} daily sums of "
         f"{int(sums_size) / int(sums):.1f} bytes"
+    )
+    # Each machine has reported what it has sent of each day.
+    store.run(
+        "INSERT INTO llm.day_totals SELECT toDate(at) AS day, user, installation, count(), "
+        "sum(input + cache_read + cache_write + output + reasoning), sum(cost), now() - 3600 "
+        "FROM llm.calls GROUP BY day, user, installation"
     )
     store.run(_insert(calls, 10_000))
     print(f"daily sums after 10,000 new calls: {_time(store.compute_daily):.1f} s")
