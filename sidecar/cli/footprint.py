@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sidecar.cli.group import absolute_folder
+from sidecar.cli.group import absolute_folder, folder_argument
 from sidecar.cli.output import print_json, print_lines, print_problems, to_encodable, warn
 from sidecar.errors import BadParamsError
 
@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument(
-    "folder",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=Path(),
-    metavar="[DIR]",
-)
+@folder_argument
 @click.option(
     "--agent",
     metavar="NAME",

@@ -95,6 +95,12 @@ def _has_current_folder() -> bool:
     return True
 
 
+folder_argument = click.argument(
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path(),
+    metavar="[DIR]",
+)
 also_option = click.option(
     "--also",
     multiple=True,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from sidecar.cli.group import absolute_folder
+from sidecar.cli.group import absolute_folder, folder_argument
 from sidecar.cli.output import (
     print_json,
     print_lines,
@@ -67,12 +67,7 @@ class MapReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 @click.command("map")
-@click.argument(
-    "folder",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=Path(),
-    metavar="[DIR]",
-)
+@folder_argument
 @click.option(
     "--depth",
     type=click.IntRange(1, 20),

@@ -123,34 +123,30 @@ class FitTextResult(FittedText, frozen=True, rename="camel", kw_only=True):
     error_percent: float | None
 
 
-class CustomRequest(msgspec.Struct, frozen=True):
-    """A custom request. Its types are given as `module:Class` and imported on first use."""
+class Notification(msgspec.Struct, frozen=True):
+    """A custom notification to the client. Types are given as `module:Class`, and imported on first
+    use.
+    """
 
     params_at: str
-    result_at: str
     summary: str
-    many: bool = False
-    """Whether the result is a list."""
 
     @property
     def params(self) -> type[msgspec.Struct]:
         return _resolve_struct(self.params_at)
+
+
+class CustomRequest(Notification, frozen=True):
+    """A custom request."""
+
+    result_at: str
+    many: bool = False
+    """Whether the result is a list."""
 
     @property
     def result(self) -> Any:
         loaded: Any = _resolve_struct(self.result_at)
         return list[loaded] if self.many else loaded
-
-
-class Notification(msgspec.Struct, frozen=True):
-    """A custom notification to the client."""
-
-    params_at: str
-    summary: str
-
-    @property
-    def params(self) -> type[msgspec.Struct]:
-        return _resolve_struct(self.params_at)
 
 
 @cache
@@ -162,122 +158,122 @@ def _resolve_struct(name: str) -> type[msgspec.Struct]:
 REQUESTS: dict[str, CustomRequest] = {
     "tokens/count": CustomRequest(
         "sidecar.server.methods:CountParams",
-        "sidecar.server.methods:CountResult",
         "Count the tokens in text, a chat or a document for one or more models.",
+        "sidecar.server.methods:CountResult",
     ),
     "tokens/fit": CustomRequest(
         "sidecar.server.methods:FitTextParams",
-        "sidecar.server.methods:FitTextResult",
         "Shorten text to at most `maxTokens` tokens, keeping its start, its end or both.",
+        "sidecar.server.methods:FitTextResult",
     ),
     "models/list": CustomRequest(
         "sidecar.server.methods:ModelsParams",
-        "sidecar.counting.model_list:ModelInfo",
         "List the known models, with their context windows and tokenizers.",
+        "sidecar.counting.model_list:ModelInfo",
         many=True,
     ),
     "context/set": CustomRequest(
         "sidecar.conversations.context_protocol:SetParams",
-        "sidecar.conversations.context_protocol:ContextUsage",
         "Set a conversation's model, system prompt, tools and sections.",
+        "sidecar.conversations.context_protocol:ContextUsage",
     ),
     "context/append": CustomRequest(
         "sidecar.conversations.context_protocol:AppendParams",
-        "sidecar.conversations.context_protocol:ContextUsage",
         "Add turns to a conversation. `usage` corrects the size but is not recorded as a cost.",
+        "sidecar.conversations.context_protocol:ContextUsage",
     ),
     "context/usage": CustomRequest(
         "sidecar.conversations.context_protocol:UsageParams",
-        "sidecar.conversations.context_protocol:ContextUsage",
         "Return how full the context is.",
+        "sidecar.conversations.context_protocol:ContextUsage",
     ),
     "context/page": CustomRequest(
         "sidecar.conversations.context_protocol:UsageParams",
-        "sidecar.text.pages:Page",
         "Return the context view as a page, with a breakdown and a forecast.",
+        "sidecar.text.pages:Page",
     ),
     "context/footprint": CustomRequest(
         "sidecar.workspace.footprint_report:FootprintParams",
-        "sidecar.workspace.footprint_report:FootprintReport",
         "Return what coding agents send before the first word, and what of it is lost.",
+        "sidecar.workspace.footprint_report:FootprintReport",
     ),
     "context/footprintPage": CustomRequest(
         "sidecar.workspace.footprint_report:FootprintParams",
-        "sidecar.text.pages:Page",
         "Return what coding agents send before the first word, as a page.",
+        "sidecar.text.pages:Page",
     ),
     "context/sessions": CustomRequest(
         "sidecar.conversations.context_protocol:SessionsParams",
-        "sidecar.conversations.context_protocol:SessionRow",
         "List a workspace's chat and agent sessions, newest first.",
+        "sidecar.conversations.context_protocol:SessionRow",
         many=True,
     ),
     "context/select": CustomRequest(
         "sidecar.conversations.context_protocol:SelectParams",
-        "sidecar.conversations.context_protocol:ContextUsage",
         "Show a session until it ends. Null returns to automatic selection.",
+        "sidecar.conversations.context_protocol:ContextUsage",
     ),
     "context/reset": CustomRequest(
         "sidecar.conversations.context_protocol:ResetParams",
-        "sidecar.conversations.context_protocol:ContextUsage",
         "Reset a conversation, but keep its model.",
+        "sidecar.conversations.context_protocol:ContextUsage",
     ),
     "context/fit": CustomRequest(
         "sidecar.conversations.context_protocol:FitParams",
-        "sidecar.conversations.context_protocol:FitResult",
         "Plan which turns to remove so that a conversation fits, or apply a plan.",
+        "sidecar.conversations.context_protocol:FitResult",
     ),
     "context/undo": CustomRequest(
         "sidecar.conversations.context_protocol:UndoParams",
-        "sidecar.conversations.context_protocol:ContextUsage",
         "Undo the last applied plan. Earlier plans cannot be undone.",
+        "sidecar.conversations.context_protocol:ContextUsage",
     ),
     "context/assemble": CustomRequest(
         "sidecar.conversations.context_protocol:AssembleParams",
-        "sidecar.conversations.context_protocol:AssembleResult",
         "Assemble a prompt within a token limit. Identical inputs produce an identical prefix.",
+        "sidecar.conversations.context_protocol:AssembleResult",
     ),
     "context/response": CustomRequest(
         "sidecar.conversations.context_protocol:ResponseParams",
-        "sidecar.conversations.context_protocol:ResponseResult",
         "Remove truncated tool calls from a vendor's reply, and record its usage once.",
+        "sidecar.conversations.context_protocol:ResponseResult",
     ),
     "context/preflight": CustomRequest(
         "sidecar.conversations.context_protocol:PreflightParams",
-        "sidecar.conversations.context_protocol:PreflightResult",
         "Check a prompt against the window and the spending caps, and estimate its cost.",
+        "sidecar.conversations.context_protocol:PreflightResult",
     ),
     "cost/record": CustomRequest(
         "sidecar.cost.cost_protocol:CostRecordParams",
-        "sidecar.cost.cost_protocol:CostRecorded",
         "Record a call with any vendor's usage object.",
+        "sidecar.cost.cost_protocol:CostRecorded",
     ),
     "cost/detail": CustomRequest(
         "sidecar.cost.cost_protocol:CostDetailParams",
-        "sidecar.cost.cost_protocol:CostReport",
         "Report recorded costs by model, category, session, day and more.",
+        "sidecar.cost.cost_protocol:CostReport",
     ),
     "cost/page": CustomRequest(
         "sidecar.cost.cost_protocol:CostPageParams",
-        "sidecar.text.pages:Page",
         "Return a cost report as a page with charts, for a panel in the editor.",
+        "sidecar.text.pages:Page",
     ),
     "cost/files": CustomRequest(
         "sidecar.cost.cost_protocol:CostFilesParams",
-        "sidecar.cost.cost_protocol:FileCost",
         "Report the cost of prompt files, which agents send with every request.",
+        "sidecar.cost.cost_protocol:FileCost",
         many=True,
     ),
     "capabilities/list": CustomRequest(
         "sidecar.server.methods:CapabilitiesParams",
-        "sidecar.endpoints.outcome:Capability",
         "List the endpoints' known capabilities. Sends no requests.",
+        "sidecar.endpoints.outcome:Capability",
         many=True,
     ),
     "capabilities/probe": CustomRequest(
         "sidecar.server.methods:ProbeParams",
-        "sidecar.endpoints.outcome:Capability",
         "Probe the endpoints again. Sends no requests while `use-endpoint` is off.",
+        "sidecar.endpoints.outcome:Capability",
         many=True,
     ),
 }

@@ -138,18 +138,23 @@ def set_member(text: str, group: str, key: str, value: Any) -> str:
         NotAnObjectError: The text or the value of `group` is not an object.
     """
     text = text if text.strip() else "{}\n"
-    root = parse_object(text)
+    root, inner, known = _locate(text, group, key)
     indent = _indent_of(text, root)
-    found = root.find(group)
-    if found is None:
+    if inner is None:
         added = {key: value}
         return _insert(text, root, f'"{group}": {_dump(added, indent, 1)}', indent, 1)
-    inner = parse_object(text, found.value_start)
-    known = inner.find(key)
     written = _dump(value, indent, 2)
     if known is not None:
         return text[: known.value_start] + written + text[known.end :]
     return _insert(text, inner, f"{json.dumps(key)}: {written}", indent, 2)
+
+
+def _locate(text: str, group: str, key: str) -> tuple[JsonObject, JsonObject | None, Member | None]:
+    """Return the whole object, and the object `group` and its member `key` if they exist."""
+    root = parse_object(text)
+    found = root.find(group)
+    inner = parse_object(text, found.value_start) if found else None
+    return root, inner, inner.find(key) if inner else None
 
 
 def remove_member(text: str, group: str, key: str) -> str:
@@ -158,18 +163,10 @@ def remove_member(text: str, group: str, key: str) -> str:
     Raises:
         NotAnObjectError: The text or the value of `group` is not an object.
     """
-    if not text.strip():
+    if not has_member(text, group, key):
         return text
-    root = parse_object(text)
-    found = root.find(group)
-    if found is None:
-        return text
-    inner = parse_object(text, found.value_start)
-    if inner.find(key) is None:
-        return text
-    if len(inner.members) > 1:
-        return _cut(text, inner, key)
-    return _cut(text, root, group)
+    root, inner, _ = _locate(text, group, key)
+    return _cut(text, inner, key) if inner and len(inner.members) > 1 else _cut(text, root, group)
 
 
 def add_item(text: str, group: str, key: str, value: Any) -> str:
@@ -214,19 +211,15 @@ def remove_items(text: str, group: str, key: str, containing: str) -> str:
 
 def _items(text: str, group: str, key: str) -> tuple[int, list[tuple[int, int]]]:
     """Return where the list `group.key` starts, and where its items start and end."""
-    found = parse_object(text).find(group)
-    member = parse_object(text, found.value_start).find(key) if found else None
+    _, _, member = _locate(text, group, key)
     if member is None or text[member.value_start] != "[":
         raise NotAnObjectError(f"{group}.{key} is not a list")
     return member.value_start, _Parser(text).items_at(member.value_start)
 
 
-def has_member(text: str, group: str, key: str = "") -> bool:
-    """Return whether an object has the member `group`, or `group.key` if a key is given."""
-    found = parse_object(text).find(group) if text.strip() else None
-    if found is None or not key:
-        return found is not None
-    return parse_object(text, found.value_start).find(key) is not None
+def has_member(text: str, group: str, key: str) -> bool:
+    """Return whether an object has the member `group.key`. Raises NotAnObjectError."""
+    return bool(text.strip()) and _locate(text, group, key)[2] is not None
 
 
 def is_bare(text: str) -> bool:

@@ -34,38 +34,23 @@ if TYPE_CHECKING:
 _SESSIONS_KEPT = 64
 
 
-class OpenBooks:
-    """This process's open ledgers. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._books: dict[tuple[Price, ...], CostBook] = {}
-
-    def get(self, folder: Path, prices: tuple[Price, ...]) -> CostBook:
-        """Return the ledger in a state folder. Opens the ledger if necessary."""
-        with self._lock:
-            book = self._books.get(prices)
-            if book is None:
-                from sidecar.cost.book import CostBook
-
-                book = self._books[prices] = CostBook(folder, prices)
-            return book
-
-    def close(self) -> None:
-        for book in self._books.values():
-            book.close()
-
-
 @dataclass(frozen=True, eq=False)
 class State:
-    """The user's state folder. Immutable, and therefore safe to share between threads."""
+    """The user's state folder, and the ledgers in it that this process has opened. Thread-safe."""
 
     folder: Path = field(default_factory=state_dir)
-    books: OpenBooks = field(default_factory=OpenBooks)
+    _books: dict[tuple[Price, ...], CostBook] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def book(self, settings: Settings) -> CostBook:
         """Return the ledger, with the user's prices from the settings."""
-        return self.books.get(self.folder, settings.prices)
+        with self._lock:
+            book = self._books.get(settings.prices)
+            if book is None:
+                from sidecar.cost.book import CostBook
+
+                book = self._books[settings.prices] = CostBook(self.folder, settings.prices)
+            return book
 
     def estimate(self, model: str, tokens: int, settings: Settings) -> Decimal | None:
         """Return the price of uncached input in USD, or None if it is unknown."""
@@ -110,7 +95,8 @@ class State:
             self._write_sessions(path, newest_first[:_SESSIONS_KEPT])
 
     def close(self) -> None:
-        self.books.close()
+        for book in self._books.values():
+            book.close()
 
     def _write_sessions(self, path: Path, sessions: Sequence[SavedSession]) -> None:
         from sidecar.conversations.saved_conversations import to_json
