@@ -333,7 +333,8 @@ def _search_folder(folder: _Folder, *, is_top: bool) -> Iterator[_Entry | _Folde
     if any(entry.name == NAME for entry in entries):
         own = read_rules(path, rules)
         rules = [*rules, *own]
-        yield from refused_rules(own, path)
+        name = os.path.normpath(os.path.join(path, NAME))
+        yield from (SkippedPath(name, one.problem, failed=False) for one in own if one.problem)
     lead = "" if path == os.curdir else os.path.join(path, "")
     absolute = with_slashes(os.path.join(os.path.abspath(path), ""))
     for entry in entries:
@@ -346,12 +347,6 @@ def _search_folder(folder: _Folder, *, is_top: bool) -> Iterator[_Entry | _Folde
             yield lead + name
         elif entry.is_symlink():
             yield SymbolicLink(lead + name)
-
-
-def refused_rules(rules: list[IgnoreRules], folder: str) -> Iterator[SkippedPath]:
-    """Yield a folder's `.gitignore` as a skipped path if some of its patterns were skipped."""
-    path = os.path.normpath(os.path.join(folder, NAME))
-    yield from [SkippedPath(path, rule.problem, failed=False) for rule in rules if rule.problem]
 
 
 def _reason_of(error: Exception) -> str:
@@ -394,27 +389,13 @@ def group_by_root(paths: Sequence[str], fixed: Path | None) -> dict[Path, list[s
     current = here if fixed is None and is_root(here) else fixed
     roots: dict[Path, list[str]] = {}
     for path in paths:
-        roots.setdefault(root_of(path, current, only=fixed is not None), []).append(path)
+        root, absolute = current, Path(os.path.abspath(path))
+        if root is None or not absolute.is_relative_to(root):
+            if fixed is not None:
+                raise ValueError(f"{path} is not inside {fixed}")
+            root = find_root(absolute)
+        roots.setdefault(root, []).append(path)
     return roots
-
-
-def root_of(path: str, current: Path | None, *, only: bool) -> Path:
-    """Return a path's root.
-
-    This is `current` if it contains the path. Otherwise, `find_root` determines the root.
-
-    Raises:
-        ValueError: `only` is set and the path is outside `current`.
-    """
-
-    from sidecar.config.roots import find_root
-
-    absolute = Path(os.path.abspath(path))
-    if current is not None and absolute.is_relative_to(current):
-        return current
-    if only:
-        raise ValueError(f"{path} is not inside {current}")
-    return find_root(absolute)
 
 
 class Targets:
@@ -515,12 +496,3 @@ def drop_duplicate_links(targets: Iterable[Target]) -> list[Target]:
             known.add(real)
             files.append(one)
     return files
-
-
-def targets_except(targets: Iterable[Target], path: str) -> list[Target]:
-    """Return the files, but omit duplicate links and the file at `path`. This call blocks."""
-    every = drop_duplicate_links(targets)
-    if not os.path.islink(path):
-        return [one for one in every if one.path != path]
-    real = os.path.realpath(path)
-    return [one for one in every if os.path.realpath(one.path) != real]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from sidecar.config.safe_files import FileStamp, stamp_of
 from sidecar.config.settings import Budget
 from sidecar.counting.open_documents import Documents, Snapshot
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS
-from sidecar.project.files import File, Targets, Text, read, targets_except
+from sidecar.project.files import File, Targets, Text, drop_duplicate_links, read
 from sidecar.text.outline import HEAD_CHARACTERS, MARK_START, has_ignore_mark
 from sidecar.workspace.workspace import Workspaces, path_of
 
@@ -332,7 +333,12 @@ def _find_targets(root: str) -> list[Target]:
 
 
 def _other_members(rules: Rules, rule: Rule, listed: list[Target], own: str) -> list[Target]:
-    return targets_except([one for one in listed if rules.matches(rule, one.relative)], own)
+    """Return the other files that share a budget, without duplicate links. This call blocks."""
+    every = drop_duplicate_links(one for one in listed if rules.matches(rule, one.relative))
+    if not os.path.islink(own):
+        return [one for one in every if one.path != own]
+    real = os.path.realpath(own)
+    return [one for one in every if os.path.realpath(one.path) != real]
 
 
 def _stamps_of(paths: Iterable[str]) -> dict[str, FileStamp]:
