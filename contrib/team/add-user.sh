@@ -26,5 +26,5 @@ if awk -F: -v name="$name" '$1 == name {found = 1} END {exit !found}' users; the
 fi
 secret=$(openssl rand -hex 24) # random, so its hash needs no salt
 echo "$name:{SHA}$(printf %s "$secret" | openssl dgst -sha1 -binary | openssl base64)" >> users
-docker compose kill --signal HUP collector >&2 # it reads the file again
+docker compose restart collector >&2 # a running container does not see a file that an editor has replaced
 echo "$name:$secret"

@@ -327,7 +327,7 @@ def test_the_script_adds_a_user_whose_token_the_collector_accepts(
     asked = (folder / "calls").read_text()
     users = {f"--param_user={user_hash(name)}" for name in TOKENS}
     assert users == {line for line in asked.splitlines() if line.startswith("--param_user=")}
-    assert asked.count("HUP\ncollector\n") == 2
+    assert asked.count("restart\ncollector\n") == 2
     statements = re.findall(r"^INSERT INTO .*;$", asked, re.MULTILINE)[:2]
     for statement in statements:
         store.run(statement, user="a", name="Jane", team="platform")
