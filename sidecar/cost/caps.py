@@ -99,7 +99,10 @@ def judge(caps: Caps, spent: SpendingSums, estimate: Decimal | None, model: str)
     if estimate is None and has_caps(caps):
         message = f"The price of {printable(model)} is unknown, so no cap applies to this call."
         reasons.append(CapReason("unpriced", message))
-    return CostVerdict(_worst_verdict(reasons), estimate, tuple(reasons))
+    verdict: CapVerdict = "warn" if reasons else "ok"
+    if any(reason.kind == "hardCap" for reason in reasons):
+        verdict = "refuse"
+    return CostVerdict(verdict, estimate, tuple(reasons))
 
 
 def judge_team(caps: Caps, spent: Decimal) -> CapVerdict:
@@ -122,9 +125,3 @@ def _limits_of(caps: Caps) -> tuple[tuple[CapSpan, Decimal | None, Decimal | Non
         ("workspace", caps.workspace_soft_cap_usd, caps.workspace_hard_cap_usd),
         ("branch", caps.branch_soft_cap_usd, caps.branch_hard_cap_usd),
     )
-
-
-def _worst_verdict(reasons: list[CapReason]) -> CapVerdict:
-    if any(reason.kind == "hardCap" for reason in reasons):
-        return "refuse"
-    return "warn" if reasons else "ok"

@@ -109,7 +109,8 @@ def next_input(
     if not main:
         return None
     last = main[-1]
-    user = next((call for call in reversed(main) if _uses_cache(call)), None)
+    used = (call for call in reversed(main) if call.buckets.cache_read or call.buckets.cache_writes)
+    user = next(used, None)
     is_cut = is_compacted and context < last.buckets.prompt
     if user is None or is_cut:
         cached = kept = 0
@@ -137,10 +138,6 @@ def next_input(
         steps = [PriceUntil(price(read), until) for read, until in reads]
         steps.append(PriceUntil(uncached, None))
     return NextInput(context, price(cached), uncached, tuple(steps), end)
-
-
-def _uses_cache(call: LedgerEvent) -> bool:
-    return bool(call.buckets.cache_read or call.buckets.cache_writes)
 
 
 def _kept_for_an_hour(main: Sequence[LedgerEvent]) -> int:

@@ -465,7 +465,7 @@ FILE_NAME = LEDGER_FILES[0]
 _PICO = Decimal(10) ** 12
 
 _EventRow = tuple[Any, ...]
-_AMENDED = (*BUCKETS, "reported", "agent_cost", *PRICED)
+_NUMBERS = (*BUCKETS, "reported", "agent_cost", *PRICED)
 _LOSS = ("loss", "lost")
 """The cause of a lost cache, and the tokens that were lost. A cause of 0 stands for no loss, and
 NULL for an unknown verdict.
@@ -473,7 +473,7 @@ NULL for an unknown verdict.
 _EVENT_COLUMNS = (
     *("key", "request", "at", "day", "session", "kind", "estimated", "telemetry", "rank"),
     *_LOSS,
-    *_AMENDED,
+    *_NUMBERS,
 )
 _MARKS = ", ".join("?" * len(_EVENT_COLUMNS))
 _INSERT = (
@@ -490,7 +490,7 @@ _KEY_MASK = 2**62 - 1
 
 EVENT_COLUMNS = (
     "at, workspace, branch, session.name, agent, provider.name, model, category, tier, request, "
-    f"telemetry, rank, estimated, {', '.join((*_LOSS, *_AMENDED))}"
+    f"telemetry, rank, estimated, {', '.join((*_LOSS, *_NUMBERS))}"
 )
 """The columns to select from `EVENT_TABLES` for `event_of_row`."""
 EVENT_TABLES = (
@@ -905,7 +905,10 @@ class Ledger:
             event.telemetry_id,
             event.rank,
             *((None, 0) if event.loss is None else (int(event.loss.cause or 0), event.loss.tokens)),
-            *_amended_values(event, cost),
+            *msgspec.structs.astuple(event.buckets),
+            _pico(event.reported_cost),
+            _pico(event.agent_cost),
+            *price_columns(cost),
         )
 
     def _session_id(self, connection: sqlite3.Connection, event: LedgerEvent) -> int:
@@ -992,12 +995,6 @@ def _event_by_key(connection: sqlite3.Connection, key: int) -> tuple[int, Ledger
         (key,),
     ).fetchone()
     return None if found is None else (found[0], event_of_row(found[1:]))
-
-
-def _amended_values(event: LedgerEvent, cost: Cost | None) -> tuple[Any, ...]:
-    """Return the values of the columns `_AMENDED`."""
-    costs = _pico(event.reported_cost), _pico(event.agent_cost)
-    return *msgspec.structs.astuple(event.buckets), *costs, *price_columns(cost)
 
 
 def _session_of(event: LedgerEvent) -> tuple[str, str, str]:

@@ -25,25 +25,24 @@ class UpdateError(SidecarError):
     kind = "endpoint"
 
 
-def list_url() -> str:
-    """Return the URL of the current genai-prices list."""
-    from genai_prices.update_prices import DEFAULT_UPDATE_URL
-
-    return DEFAULT_UPDATE_URL
-
-
 def update_prices(target: Path, url: str | None = None) -> int:
     """Download the price list to `target`, and return the number of models with a price.
 
     Raises:
         UpdateError: The download failed. An existing file is left unchanged.
     """
-    data = _fetch_list(url or list_url())
+    from genai_prices.update_prices import DEFAULT_UPDATE_URL
+
+    data = _fetch_list(url or DEFAULT_UPDATE_URL)
     try:
         found = parse_list(data)
     except ValueError as error:
         raise UpdateError("the downloaded file is not in genai-prices' format") from error
-    _replace_file(target, data)
+    try:
+        make_folder(target.parent)
+        write(target, data)  # atomically, because other processes may be reading the file
+    except OSError as error:
+        raise UpdateError(f"{target} cannot be written: {error.strerror}") from error
     return sum(len(provider.models) for provider in found.providers)
 
 
@@ -73,12 +72,3 @@ def _read_answer(answer: httpx.Response) -> bytes:
         if len(data) > LARGEST_LIST:
             raise UpdateError("the price list is larger than 64 MB")
     return bytes(data)
-
-
-def _replace_file(target: Path, data: bytes) -> None:
-    """Replace the file atomically, because other processes may be reading it."""
-    try:
-        make_folder(target.parent)
-        write(target, data)
-    except OSError as error:
-        raise UpdateError(f"{target} cannot be written: {error.strerror}") from error

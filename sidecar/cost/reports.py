@@ -226,6 +226,7 @@ def _sort_key(line: CostRow) -> tuple[str, float, str]:
 
 def row(tally: Tally, keys: dict[CostKey, str | None]) -> CostRow:
     buckets, note = tally.buckets, estimate_note(tally.estimated, tally.estimated_prompt)
+    name = " ".join(value or "(none)" for value in keys.values())
     return CostRow(
         **{row_field(key): value for key, value in keys.items()},
         calls=tally.calls,
@@ -242,7 +243,7 @@ def row(tally: Tally, keys: dict[CostKey, str | None]) -> CostRow:
         unpriced=tally.unpriced,
         partial=tally.is_partial,
         note=note,
-        text=_row_text(tally, keys, note),
+        text=_row_line(printable(name), tally, note),
         cost_text=_exact_cost_text(tally),
     )
 
@@ -277,10 +278,6 @@ def amount(cost: Decimal) -> str:
 def total_text(tally: Tally) -> str:
     """Return a report's last line, such as `total 3 calls, 1200 / 80 tokens, $0.004219`."""
     return _row_line("total", tally, "")
-
-
-def _row_text(tally: Tally, keys: dict[CostKey, str | None], note: str) -> str:
-    return _row_line(printable(" ".join(value or "(none)" for value in keys.values())), tally, note)
 
 
 def _row_line(label: str, tally: Tally, note: str) -> str:
