@@ -24,6 +24,17 @@ class FolderSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The folder of the sessions inside the named folder."""
 
 
+class WindowSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A setting of an agent that contains the context window of a model."""
+
+    file: str
+    """The settings file, relative to the agent's folder."""
+    window: str
+    """The setting's name, with a dot between the levels. `{model}` stands for the model's name."""
+    model: str = ""
+    """The name of the setting that contains the model's name, if `window` does not."""
+
+
 Names = str | tuple[str, ...]
 """The place of a value in a record, with a dot between the levels; the first of several counts.
 
@@ -103,6 +114,8 @@ class SessionFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     """A title that the agent or the user gave, not the first prompt."""
     model: Names = ()
     branch: Names = ()
+    subagent_of: Names = ()
+    """The session that started this one as a sub-agent, in the same database."""
     began: Names = ()
     ended: Names = ()
     """Not empty after the end of the session."""
@@ -141,6 +154,8 @@ class Agent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="keb
     """Variables that name a folder which contains nothing but sessions, in the same form."""
     settings: tuple[FolderSetting, ...] = ()
     """The settings that name such a folder. Earlier sessions may still be in `folders`."""
+    windows: tuple[WindowSetting, ...] = ()
+    """Where the settings contain context windows, for agents without a reader of their own."""
     database_variable: str | None = None
     """The environment variable that names an additional database.
 

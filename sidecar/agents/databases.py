@@ -103,6 +103,7 @@ def _open(path: str) -> sqlite3.Connection:
 
 def _connect(uri: str) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     try:
         connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
     except sqlite3.Error:

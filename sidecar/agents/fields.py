@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -14,10 +15,11 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.file_reading import open_quietly
+from sidecar.agents.file_reading import cached_until_changed, open_quietly
 from sidecar.config import toml
 from sidecar.messages.vendor_usage import Usage, usage_from_parts, usage_from_prompt
 from sidecar.models.catalogue import provider_of as _provider_of
+from sidecar.text.prompt_markdown import read_nested_yaml
 
 T = TypeVar("T")
 _MAX_SETTINGS_BYTES = 1 << 20
@@ -89,14 +91,30 @@ def try_decode_file(path: str | Path, kind: type[T]) -> T | None:
     return None
 
 
-def try_decode_toml(path: Path, kind: type[T]) -> T | None:
-    """Decode a TOML settings file, or return None if it is missing or invalid."""
-    try:
-        with open_quietly(str(path)) as file:
-            text = file.read(_MAX_SETTINGS_BYTES).decode("utf-8", "replace")
-        return typed.decode_leniently(msgspec.json.encode(toml.parse(text)), kind)
-    except (OSError, toml.InvalidTomlError, msgspec.DecodeError):
+def try_decode_settings(path: str | Path, kind: type[T]) -> T | None:
+    """Decode settings in JSON, TOML or YAML, or return None if the file is missing or invalid.
+
+    The file may contain comments. YAML is read as by `read_nested_yaml`.
+    """
+    value = _read_settings(path)
+    with suppress(msgspec.DecodeError):
+        return None if value is None else typed.decode_leniently(msgspec.json.encode(value), kind)
+    return None
+
+
+@cached_until_changed
+def _read_settings(path: str) -> object:
+    with open_quietly(path) as file:
+        text = file.read(_MAX_SETTINGS_BYTES).decode("utf-8-sig", "replace")
+    if path.endswith(".toml"):
+        with suppress(toml.InvalidTomlError):
+            return toml.parse(text)
         return None
+    if path.endswith((".yml", ".yaml")) and not text.lstrip().startswith("{"):
+        return read_nested_yaml(text)
+    with suppress(ValueError, msgspec.DecodeError):
+        return typed.decode(without_comments(text), object)
+    return None
 
 
 _COMMENTS = re.compile(
@@ -109,23 +127,24 @@ def without_comments(text: str) -> str:
     return _COMMENTS.sub(lambda found: found[1] or "", text)
 
 
-def read_setting(path: str, key: str) -> str | None:
-    """Return the text of a setting in a JSON or TOML file, or None if it is not set.
+def read_setting(path: str | Path, names: Sequence[str]) -> object:
+    """Return the value of a setting in a JSON, TOML or YAML file, or None if it is not set.
 
     Args:
         path: The file, which may be missing or malformed.
-        key: The setting's name, with a dot between the levels.
+        names: The setting's name on each level. A list on the way stands for its last item that has
+            the value.
     """
-    try:
-        with open_quietly(path) as file:
-            text = file.read(_MAX_SETTINGS_BYTES).decode("utf-8-sig", "replace")
-        is_toml = path.endswith(".toml")
-        value = toml.parse(text) if is_toml else typed.decode(without_comments(text), object)
-    except (OSError, ValueError, msgspec.DecodeError):
-        return None
-    for name in key.split("."):
-        value = value.get(name) if isinstance(value, dict) else None
-    return value if isinstance(value, str) and value.strip() else None
+    return _value_in(_read_settings(path), names)
+
+
+def _value_in(value: object, names: Sequence[str]) -> object:
+    if isinstance(value, list):
+        found = (_value_in(one, names) for one in reversed(value))
+        return next((one for one in found if one is not None), None)
+    if not names:
+        return value
+    return _value_in(value.get(names[0]), names[1:]) if isinstance(value, dict) else None
 
 
 def decode_document(data: bytes, kind: type[T]) -> T:

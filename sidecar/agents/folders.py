@@ -125,7 +125,8 @@ class Places(msgspec.Struct, frozen=True, eq=False):
         for setting in all_agents()[agent].settings:
             paths = dict.fromkeys(path for file in setting.files for path in self.named_paths(file))
             for path in paths:
-                if value := read_setting(str(path), setting.key):
+                value = read_setting(path, setting.key.split("."))
+                if isinstance(value, str) and value.strip():
                     found += [one / setting.inner for one in self._in_projects(value)]
         return tuple(one for one in dict.fromkeys(found) if not self.home.is_relative_to(one))
 

@@ -31,13 +31,22 @@ from sidecar.agents.fields import (
     decode_document,
     parse_time,
     parse_usd,
+    read_setting,
     reported_usage,
     time_from_ns,
     token_count,
-    try_decode_toml,
+    try_decode_settings,
 )
 from sidecar.agents.file_reading import open_quietly
-from sidecar.agents.session_events import CallFinished, CallSize, Store, StoreRead, StoreReader
+from sidecar.agents.folders import Places, agent_folders
+from sidecar.agents.session_events import (
+    CallFinished,
+    CallSize,
+    Store,
+    StoredSession,
+    StoreRead,
+    StoreReader,
+)
 from sidecar.agents.store_files import FileStores, database_store, store_from_path
 from sidecar.agents.stores import (
     ContextTrack,
@@ -170,6 +179,7 @@ class _Form(NamedTuple):
         session.work_in(os.path.expanduser(folder) if folder else None)
         session.model = column_text(get(fields.model)) or session.model
         session.branch = column_text(get(fields.branch)) or session.branch
+        session.subagent_of = column_text(get(fields.subagent_of)) or session.subagent_of
         session.began = self.time(get(fields.began)) or session.began
         if fields.file or get(fields.ended):
             session.ended = bool(get(fields.ended))
@@ -218,6 +228,8 @@ class _Form(NamedTuple):
             request or named or f"{get(fields.at)}/{numbers}",
             model,
             column_text(get(fields.provider)),
+            session=session.subagent_of,
+            category="subagent" if session.subagent_of else "main",
             cost_usd=_usd(get(fields.cost)),
             agent_cost_usd=_usd(get(fields.agent_cost)),
         )
@@ -280,6 +292,9 @@ class _Records(FileStores):
         self.inner = tuple(dict.fromkeys(folder for folder, _ in files))
         self.pattern = "|".join(_pattern(inner) for _, inner in files)
 
+    def window(self, places: Places, session: StoredSession) -> int | None:
+        return _window_in_settings(places, self.agent, session.model)
+
     def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
         form = _form(self.agent)
         titles = (column_text(get(form.sessions.title)) for get in _descriptions(form, store.path))
@@ -294,7 +309,7 @@ def _descriptions(form: _Form, path: str) -> Iterator[Get]:
         path = os.path.join(os.path.dirname(path), name)
     try:
         if path.endswith(".toml"):
-            yield shape.get(try_decode_toml(Path(path), shape.kind))
+            yield shape.get(try_decode_settings(Path(path), shape.kind))
         elif path.endswith(".json"):
             with open_quietly(path) as file:
                 yield shape.get(decode_document(file.read(), shape.kind))
@@ -302,6 +317,18 @@ def _descriptions(form: _Form, path: str) -> Iterator[Get]:
             yield from map(shape.get, first_records(path, typed.decoder(shape.kind)))
     except OSError:
         return
+
+
+def _window_in_settings(places: Places, agent: str, model: str | None) -> int | None:
+    """Return the smallest window that the agent's settings give a model, in tokens, or None."""
+    windows = list[int]()
+    for home in agent_folders(places, agent):
+        for setting in all_agents()[agent].windows:
+            names = [name.format(model=model) for name in setting.window.split(".")]
+            owner = read_setting(home / setting.file, setting.model.split("."))
+            if not setting.model or owner == model:
+                windows.append(token_count(read_setting(home / setting.file, names)))
+    return min(filter(None, windows), default=None)
 
 
 class RecordLines(_Records, LineReader):
@@ -423,6 +450,9 @@ class RecordTables(OneDatabase):
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         return read_database(store, state, _Seen, partial(self._read_contents, store.path))
 
+    def window(self, places: Places, session: StoredSession) -> int | None:
+        return _window_in_settings(places, self.agent, session.model)
+
     def title(self, store: Store, title_at: str) -> str | None:
         form = _form(self.agent)
         with read_only(store.path) as connection:
@@ -448,6 +478,9 @@ class RecordTables(OneDatabase):
                 described.add(name)
                 for one in _session_rows(form, connection, name) if form.sessions.file else ():
                     form.describe(session, one)
+                if session.subagent_of and not session.folder:
+                    for one in _session_rows(form, connection, session.subagent_of):
+                        session.work_in(column_text(one(form.sessions.folder)))
                 session.title_at = name if form.sessions.title else None
             if not form.sessions.file:
                 form.describe(session, get)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from textwrap import dedent
 from typing import NamedTuple
 
 Value = str | bool | tuple[str, ...]
@@ -24,6 +25,11 @@ _FRONT_MATTER = re.compile(
     r"\ufeff?---[ \t]*\r?\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.M | re.S
 )
 _KEY = re.compile(r"([\w.-]+)[ \t]*:(?:[ \t]+|$)(.*)")
+_NESTED_KEY = re.compile(
+    r"""("[^"\n]*+"|'[^'\n]*+'|[^\s"'#{\[-][^"'#:\n]*+(?::[^"'#:\s][^"'#:\n]*+)*+)"""
+    r"[ \t]*+:(?:[ \t]+|$)(.*)"
+)
+_DEEPEST = 16
 _ITEM = re.compile(r"[ \t]*-(?:[ \t]+(.*)|$)")
 _COMMENT_END = re.compile(r"(?:^|\s)#.*$")
 _FLOW_ITEM = re.compile(r"""[ \t]*("(?:[^"\\]|\\.)*+"|'[^']*+'|[^,\]]*+)[ \t]*(?:,|\]|$)""")
@@ -73,11 +79,42 @@ def read_yaml(text: str) -> dict[str, Value]:
     return {key: _yaml_value(head, inner) for key, head, inner in _yaml_items(text)}
 
 
-def _yaml_items(text: str) -> Iterator[tuple[str, str, list[str]]]:
+def read_nested_yaml(text: str) -> object:
+    """Return a YAML document as dicts, lists and values as in `read_yaml`.
+
+    Inner mappings and lists of mappings are read in the form with indented lines, but not in braces
+    or with anchors. What is nested more than 16 levels deep is read as text.
+    """
+    return _nested_value("", text.splitlines())
+
+
+def _nested_value(head: str, inner: list[str], level: int = 0) -> object:
+    """Return the value of a key by what follows on its line, and the lines up to the next key."""
+    if level > _DEEPEST or _COMMENT_END.sub("", head).strip():
+        return _yaml_value(head, inner)
+    lines = [one for one in inner if one.strip() and not one.lstrip().startswith(("#", "---"))]
+    lines = dedent("\n".join(lines)).splitlines()
+    if lines and lines[0].startswith("- "):
+        items: list[list[str]] = []
+        for line in lines:
+            if line.startswith("-"):
+                items.append([" " + line[1:]])
+            else:
+                items[-1].append(line)
+        return [_nested_value("", item, level + 1) for item in items]
+    if not lines or not _NESTED_KEY.match(lines[0]):
+        return _yaml_value("", lines)
+    return {
+        key.strip("\"' \t"): _nested_value(head, inner, level + 1)
+        for key, head, inner in _yaml_items("\n".join(lines), _NESTED_KEY)
+    }
+
+
+def _yaml_items(text: str, keys: re.Pattern[str] = _KEY) -> Iterator[tuple[str, str, list[str]]]:
     """Yield each key, what follows it on its line, and the lines up to the next key."""
     key, head, inner = "", "", list[str]()
     for line in (*text.splitlines(), "end: "):
-        if found := _KEY.match(line):
+        if found := keys.match(line):
             if key:
                 yield key, head, inner
             key, head, inner = found[1], found[2], []

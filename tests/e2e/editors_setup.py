@@ -13,8 +13,10 @@ import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".editors"
@@ -108,12 +110,24 @@ def ensure_chromium() -> Path:
     return found
 
 
-def npm(arguments: list[str], cwd: Path, node: Path | None = None) -> None:
-    """Run npm with the given Node. If npm is not on PATH, the one from PyPI is used."""
+def npm(
+    arguments: list[str],
+    cwd: Path,
+    node: Path | None = None,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Run npm with the given Node. If npm is not on PATH, the one from PyPI is used.
+
+    Args:
+        arguments: The arguments of npm.
+        cwd: The folder in which npm runs.
+        node: Node's program. Defaults to the one on PATH.
+        variables: More environment variables.
+    """
     program = shutil.which("npm") or str(_npm_from_pypi(FOLDER / "npm"))
     folders = [str(node.parent)] if node else []
     path = os.pathsep.join([*folders, str(Path(program).parent), os.environ["PATH"]])
-    environment = os.environ | {"PATH": path, "PYTHON": sys.executable}
+    environment = os.environ | {"PATH": path, "PYTHON": sys.executable, **variables}
     subprocess.run([program, *arguments], cwd=cwd, check=True, env=environment)
 
 

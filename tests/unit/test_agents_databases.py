@@ -207,3 +207,12 @@ def test_file_that_is_not_a_database_is_reported(tmp_path: Path, agent: str) -> 
         path.write_bytes(b"no database" * 500)
     world.ingest()
     assert world.calls == []
+
+
+def test_text_that_is_not_utf8_loses_nothing(crush: tuple[World, CrushStore]) -> None:
+    world, store = crush
+    store.session()
+    with store.db:
+        store.db.execute("UPDATE sessions SET title = CAST(x'41ff42' AS TEXT)")
+    world.check_context(store.truth)
+    assert [one.title for one in world.shown()] == ["A\ufffdB"]

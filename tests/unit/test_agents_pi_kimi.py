@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.agents.truth import Clock, Tokens, Truth, append
 from sidecar.agents.stores import COMPACTED
+from sidecar.config.settings import Agents
 from sidecar.cost.book import CostBook
 from sidecar.cost.cost_protocol import CostDetailParams
 from sidecar.cost.export import exported, read_events
@@ -102,6 +103,40 @@ def test_oh_my_pi_names_its_sessions_in_the_first_line(tmp_path: Path) -> None:
         pi.path.write_text(json.dumps(head) + "\n" + lines)
         (shown,) = world.sessions().values()
         assert shown.title == title
+
+
+def test_pi_and_oh_my_pi_share_a_folder(tmp_path: Path) -> None:
+    """Both use the folder that the variable names. Only oh-my-pi's files begin with a title."""
+    both = Agents(sources=("pi", "oh-my-pi"))
+    world = World(tmp_path, both, {"PI_CODING_AGENT_DIR": str(tmp_path / "both")})
+    folder = tmp_path / "both/sessions/--x--"
+    pi, omp = Pi(world, path=folder / "a.jsonl"), Pi(world, path=folder / "b.jsonl")
+    omp.path.write_text('{"type":"title","v":1,"title":"Named"}\n' + omp.path.read_text())
+    for session in (pi, omp, child := Pi(world, path=folder / "b" / "Explore.jsonl")):
+        session.reply(100)
+    world.ingest()
+    assert {one.id: one.source for one in world.shown()} == {pi.id: "pi", omp.id: "oh-my-pi"}
+    assert {call.session for call in world.calls} == {pi.id, omp.id, "b"}
+    stores = [store for reader in world.readers for store in reader.find(world.places)]
+    assert {store.path for store in stores} == {*map(str, (pi.path, child.path, omp.path))}
+    assert len(stores) == 3
+
+
+def test_oh_my_pi_windows_are_in_yaml(tmp_path: Path) -> None:
+    world = World(tmp_path, "oh-my-pi")
+    Pi(world).reply(100)
+    assert [one.limit for one in world.shown()] != [123_000]
+    settings = """
+providers:
+  local:
+    models:
+      - id: MODEL
+        name: "The model: a test"
+        contextWindow: 123000
+"""
+    (model,) = {one.model for one in world.shown()}
+    (world.folder / "models.yml").write_text(settings.replace("MODEL", str(model)))
+    assert [one.limit for one in world.shown()] == [123_000]
 
 
 def test_oh_my_pi_reports_reasoning_and_the_lifetime_of_the_cache(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def hermes(tmp_path: Path) -> tuple[World, Database]:
     database = Database(
         world.folder / "state.db",
         "CREATE TABLE sessions (id TEXT PRIMARY KEY, cwd, git_branch, title, model, started_at,"
-        " ended_at);"
+        " ended_at, model_config);"
         "CREATE TABLE session_model_usage (session_id, model, billing_provider, task,"
         " input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, reasoning_tokens,"
         " api_call_count, PRIMARY KEY (session_id, model, billing_provider, task)) WITHOUT ROWID;",
@@ -115,6 +115,46 @@ def test_totals_are_recorded_by_what_was_added(hermes: tuple[World, Database]) -
     sizes = [(one[1].fresh, one[1].output) for one in calls_of(world)]
     assert sizes == [(9, 9), (100, 5), (250, 3), (1000, 12)]
     assert world.ingest() == 0
+
+
+def test_totals_of_subagents_are_part_of_their_session(hermes: tuple[World, Database]) -> None:
+    world, database = hermes
+    total(database, 1, 100, 5)
+    delegate = json.dumps({"max_tokens": None, "_delegate_from": "s"})
+    database.write("sessions", id="t", started_at=SECONDS + 1, model_config=delegate)
+    row: dict[str, Any] = {"session_id": "t", "model": "gpt-5", "task": "", "api_call_count": 1}
+    database.write("session_model_usage", **row, billing_provider="openai", input_tokens=30)
+    (shown,) = world.shown()
+    assert (shown.id, [one.tokens for one in shown.subagents]) == ("s", [30])
+    found = {(one.session, one.category, one.workspace) for one in world.calls}
+    assert found == {("s", "main", str(world.root)), ("s", "subagent", str(world.root))}
+
+
+def test_windows_are_in_the_settings(hermes: tuple[World, Database]) -> None:
+    world, database = hermes
+    total(database, 1, 100, 5)
+    assert [one.limit for one in world.shown()] == [None]
+    settings = """
+# The model
+model:
+  default: gpt-5   # the newest
+  provider: custom
+  context_length: 250000
+custom_providers:
+- name: Local
+  base_url: http://localhost:1234/v1
+  models:
+    "gpt-5":
+      context_length: 240000
+    qwen3.5:27b:
+      context_length: 5
+"""
+    (world.folder / "config.yaml").write_text(settings)
+    assert [one.limit for one in world.shown()] == [240_000]
+    (world.folder / "config.yaml").write_text(settings.replace('"gpt-5"', "other"))
+    assert [one.limit for one in world.shown()] == [250_000]
+    (world.folder / "config.yaml").write_text(settings.replace("gpt-5", "other"))
+    assert [one.limit for one in world.shown()] == [None]
 
 
 def test_totals_that_start_again_lose_no_call(hermes: tuple[World, Database]) -> None:

@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections import Counter
 from contextlib import closing
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,98 @@ def test_grok_build_turns_count_by_their_last_line(tmp_path: Path) -> None:
     assert (shown.title, shown.branch, shown.active) == ("Named", "main", False)
 
 
+class Grok:
+    """A session of Grok Build."""
+
+    def __init__(self, world: World, name: str = "s", **about: object) -> None:
+        self.name, self.home = name, world.folder
+        self.folder = world.folder / "sessions" / "%2Fp" / name
+        self.folder.mkdir(parents=True)
+        summary = {"info": {"id": name, "cwd": str(world.root)}, "current_model_id": "grok-5"}
+        (self.folder / "summary.json").write_text(json.dumps(summary | about))
+        self.ms = SECONDS * 1000
+
+    def log(self, prompt: int, read: int, output: int) -> None:
+        self.ms += 1000
+        numbers = {"prompt_tokens": prompt, "cached_prompt_tokens": read}
+        numbers |= {"completion_tokens": output, "reasoning_tokens": 1}
+        at = datetime.fromtimestamp(self.ms / 1000, UTC).isoformat()
+        line = {"ts": at, "sid": self.name, "msg": "shell.turn.inference_done", "ctx": numbers}
+        append(self.home / "logs/unified.jsonl", {"ts": at, "msg": "prompt received"})
+        append(self.home / "logs/unified.jsonl", line)
+
+    def update(self, kind: str, **fields: object) -> None:
+        self.ms += 1000
+        params = {"update": {"sessionUpdate": kind, **fields}}
+        meta = {"_meta": {"agentTimestampMs": self.ms}}
+        append(self.folder / "updates.jsonl", {"timestamp": SECONDS, "params": params | meta})
+
+    def end_turn(self, prompt: int, read: int, output: int, name: str = "p") -> None:
+        numbers = {"inputTokens": prompt, "cachedReadTokens": read, "outputTokens": output}
+        usage = numbers | {"reasoningTokens": 2}
+        self.update("turn_completed", prompt_id=name, usage=usage)
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_grok_build_calls_are_in_its_log(tmp_path: Path, live: bool) -> None:
+    world = World(tmp_path, "grok-build")
+    grok = Grok(world)
+    grok.update("user_message_chunk")
+    grok.log(100, 40, 5)
+    grok.update("tool_call")
+    if live:
+        (shown,) = world.shown()
+        assert (shown.tokens, shown.active, shown.quality) == (105, True, "exact")
+    grok.log(120, 60, 7)
+    grok.end_turn(220, 100, 12)
+    grok.log(140, 0, 9)
+    grok.end_turn(140, 0, 9, "q")
+    (shown,) = world.shown()
+    assert (shown.tokens, shown.active) == (149, False)
+    assert calls_of(world) == [
+        ("main", "grok-5", 100, 40, 5),
+        ("main", "grok-5", 120, 60, 7),
+        ("main", "grok-5", 140, 0, 9),
+    ]
+    grok.update("auto_compact_completed")
+    (shown,) = world.shown()
+    assert (shown.tokens, shown.compacted) == (None, True)
+
+
+def test_grok_build_calls_that_left_the_log_are_the_rest_of_their_turn(tmp_path: Path) -> None:
+    world = World(tmp_path, "grok-build")
+    grok = Grok(world)
+    grok.log(120, 60, 7)
+    grok.end_turn(220, 100, 12)
+    (grok.folder / "signals.json").write_text(json.dumps({"contextTokensUsed": 4_000}))
+    (shown,) = world.shown()
+    assert (shown.tokens, shown.quality, shown.error_percent) == (4_000, "estimate", 25)
+    assert calls_of(world) == [("main", "grok-5", 120, 60, 7), ("main", "grok-5", 100, 40, 5)]
+    (grok.home / "logs/unified.jsonl").unlink()
+    grok.end_turn(30, 0, 3, "q")
+    assert calls_of(world)[2:] == [("main", "grok-5", 30, 0, 3)]
+
+
+def test_grok_build_subagents_are_part_of_their_session(tmp_path: Path) -> None:
+    world = World(tmp_path, "grok-build")
+    grok, child = Grok(world), Grok(world, "child", session_kind="subagent")
+    (grok.folder / "subagents/child").mkdir(parents=True)
+    grok.log(100, 0, 1)
+    child.log(30, 0, 1)
+    child.end_turn(30, 0, 1)
+    totals = {"session": {"inputTokens": 30, "outputTokens": 1, "reasoningTokens": 1}}
+    (child.folder / "usage.json").write_text(json.dumps(totals))
+    grok.update("subagent_finished", child_session_id="child")
+    grok.end_turn(130, 0, 2)
+    assert set(calls_of(world)) == {
+        ("main", "grok-5", 100, 0, 1),
+        ("subagent", "grok-5", 30, 0, 1),
+    }
+    assert {call.session for call in world.calls} == {"s"}
+    (shown,) = world.shown()
+    assert [(one.tokens) for one in shown.subagents] == [31]
+
+
 def field(number: int, value: int | bytes | str) -> bytes:
     """Encode a field in protobuf."""
     if isinstance(value, int):
@@ -219,6 +312,9 @@ def test_openclaw_events_are_pis_entries(tmp_path: Path) -> None:
     """An event is text, or the same text compressed."""
     world = World(tmp_path, "openclaw")
     database = openclaw(world)
+    models = [{"id": "claude-sonnet-5", "contextWindow": 150_000}]
+    settings = {"models": {"providers": {"anthropic": {"models": models}}}}
+    (world.home / ".openclaw/openclaw.json").write_text(json.dumps(settings))
     time = "2026-11-20T10:00:0{}.000Z"
     events: list[dict[str, Any]] = [{"type": "session", "id": "s", "cwd": str(world.root)}]
     for number in (1, 2, 3):
@@ -239,7 +335,7 @@ def test_openclaw_events_are_pis_entries(tmp_path: Path) -> None:
         ("main", "claude-sonnet-5", 100 * number + 40, 40, 7) for number in (1, 2, 3)
     ]
     (shown,) = world.shown()
-    assert (shown.tokens, shown.active) == (347, True)
+    assert (shown.tokens, shown.active, shown.limit) == (347, True, 150_000)
 
 
 def test_damaged_openclaw_events_hide_no_others(tmp_path: Path) -> None:

@@ -8,10 +8,8 @@ extensions store `dev_data/*/tokensGenerated.jsonl`, which has one line per call
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -32,8 +30,8 @@ from sidecar.agents.fields import (
     time_from_ns,
     token_count,
     try_decode_file,
+    try_decode_settings,
 )
-from sidecar.agents.file_reading import first_lines
 from sidecar.agents.folders import Places, Roots
 from sidecar.agents.session_events import CallFinished, CallSize, Store, StoredSession, StoreRead
 from sidecar.agents.store_files import FileStores, TwoStores, store_from_path
@@ -324,37 +322,13 @@ class _Model(CamelRecord):
 
 
 class _Settings(Record):
-    """The settings in `config.json`, or in a `config.yaml` in JSON syntax."""
-
     models: list[_Model] | None = None
 
 
-_ITEM = re.compile(rb"( *)- ")
-_FIELD = re.compile(rb"[ -]*(model|contextLength): *[\"']?([^\s\"'#]+)")
-
-
 def _read_window(home: Path, model: str) -> int | None:
-    windows = _windows_of_yaml(home / "config.yaml")
+    windows: dict[str | None, int | None] = {}
     for name in ("config.json", "config.yaml"):
-        for one in (try_decode_file(home / name, _Settings) or _Settings()).models or ():
+        for one in (try_decode_settings(home / name, _Settings) or _Settings()).models or ():
             options = one.default_completion_options or _Options()
-            windows[one.model or ""] = options.context_length or one.context_length
+            windows[one.model] = options.context_length or one.context_length
     return windows.get(model)
-
-
-def _windows_of_yaml(path: Path) -> dict[str, int | None]:
-    items: list[dict[bytes, bytes]] = []
-    outermost = None
-    with suppress(OSError):
-        for line in first_lines(str(path)):
-            item = _ITEM.match(line)
-            if item and (outermost is None or len(item[1]) <= outermost):
-                outermost = len(item[1])
-                items.append({})
-            if items and (field := _FIELD.match(line)):
-                items[-1][field[1]] = field[2]
-    return {
-        one[b"model"].decode("utf-8", "replace"): int(one[b"contextLength"])
-        for one in items
-        if b"model" in one and one.get(b"contextLength", b"").isdigit()
-    }

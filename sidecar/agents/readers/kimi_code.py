@@ -23,7 +23,7 @@ from sidecar.agents.fields import (
     reported_usage,
     time_from_ms,
     try_decode_file,
-    try_decode_toml,
+    try_decode_settings,
 )
 from sidecar.agents.folders import Places
 from sidecar.agents.session_events import CallFinished, CallSize, Store, StoredSession
@@ -141,7 +141,7 @@ class KimiCode(LineReader):
         If they define several windows for the model, the smallest one is returned.
         """
         home = _session_folder(session.path).parents[2]
-        config = try_decode_toml(home / "config.toml", _Config) or _Config()
+        config = try_decode_settings(home / "config.toml", _Config) or _Config()
         aliases = (config.models or {}).values()
         named = (one.max_context_size for one in aliases if one.model == session.model)
         return min(filter(None, named), default=None)

@@ -13,8 +13,8 @@ import msgspec
 
 from sidecar.agents.databases import columns, read_database
 from sidecar.agents.folders import Places
-from sidecar.agents.readers.pi import Pi, PiSession
-from sidecar.agents.session_events import CallFinished, Store, StoreRead
+from sidecar.agents.readers.pi import Pi, PiSession, window_in_settings
+from sidecar.agents.session_events import CallFinished, Store, StoredSession, StoreRead
 from sidecar.agents.store_files import FileStores, TwoStores, database_store
 from sidecar.agents.stores import Lines, SessionState, StartOverError
 
@@ -43,6 +43,9 @@ class OpenClawDatabases(FileStores):
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         return read_database(store, state, _State, partial(_read_events, store.path))
+
+    def window(self, places: Places, session: StoredSession) -> int | None:
+        return window_in_settings(places, self.agent, session)
 
 
 class OpenClawFiles(Pi):

@@ -25,9 +25,10 @@ from sidecar.agents.fields import (
     parse_iso_time,
     parse_usd,
     reported_usage,
-    try_decode_file,
+    try_decode_settings,
 )
-from sidecar.agents.folders import Places, agent_folders
+from sidecar.agents.file_reading import open_quietly
+from sidecar.agents.folders import Places, Roots, agent_folders
 from sidecar.agents.session_events import CallFinished, CallSize, Category, Store, StoredSession
 from sidecar.agents.store_files import store_from_path
 from sidecar.agents.stores import (
@@ -41,10 +42,18 @@ from sidecar.agents.stores import (
 )
 from sidecar.messages.vendor_usage import Usage
 
+_PI = "pi"
 _FAILED = ("aborted", "error")
 _CONTINUED = (None, "toolUse", "deferred")
 """A turn goes on after a reply with one of these stop reasons."""
+_OH_MY_PI = "oh-my-pi"
+_SHARED_VARIABLE = "PI_CODING_AGENT_DIR"
+"""Names the folder of both Pi and oh-my-pi."""
+_TITLE = b'{"type":"title"'
+"""The start of each file of oh-my-pi."""
 _EXIT = "session_exit"
+_MODEL_FILES = ("models.json", "models.yml", "models.yaml", "openclaw.json")
+"""The user's settings of models. oh-my-pi's are in YAML."""
 _SUMMARIES = ("compaction", "branch_summary")
 _ROLES = ("user", "assistant", "toolResult")
 """The messages that belong to a turn. Commands that the user runs (`!`), for example, do not."""
@@ -172,8 +181,12 @@ class _Provider(CamelRecord):
         return next((one.context_window for one in models if one.context_window), None)
 
 
-class _Settings(Record):
+class _Models(Record):
     providers: dict[str, _Provider] | None = None
+
+
+class _Settings(_Models):
+    models: _Models | None = None
 
 
 _entry = typed.decoder(_Entry)
@@ -187,6 +200,20 @@ class Pi(LineReader):
         is_main = not os.path.exists(_file_of_parent(path))
         return store_from_path(self.agent, path, live=is_main)
 
+    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
+        yield from (one for one in super().find(places, roots) if self._wrote(places, one))
+
+    def store_at(self, places: Places, path: str) -> Store | None:
+        store = super().store_at(places, path)
+        return store if store and self._wrote(places, store) else None
+
+    def _wrote(self, places: Places, store: Store) -> bool:
+        """Return whether this agent wrote a file, because Pi and oh-my-pi share a variable."""
+        if self.agent not in (_PI, _OH_MY_PI) or not places.variable(_SHARED_VARIABLE):
+            return True
+        path = store.path if store.live else _file_of_parent(store.path)
+        return _starts_with_title(path) == (self.agent == _OH_MY_PI)
+
     def begin(self, store: Store) -> PiSession:
         session = PiSession(SessionState(Path(store.path).stem))
         if not store.live:
@@ -199,15 +226,29 @@ class Pi(LineReader):
         return (entry.title if entry.type == "title" else entry.name) if entry else None
 
     def window(self, places: Places, session: StoredSession) -> int | None:
-        """Return the model's smallest context window in the user's settings, in tokens, or None."""
-        paths = (home / "models.json" for home in agent_folders(places, self.agent))
-        files = [try_decode_file(path, _Settings) or _Settings() for path in paths]
-        providers = (one for settings in files for one in (settings.providers or {}).values())
-        windows = (one.window(session.model or "") for one in providers)
-        return min(filter(None, windows), default=None)
+        return window_in_settings(places, self.agent, session)
 
 
 READER = Pi()
+
+
+def window_in_settings(places: Places, agent: str, session: StoredSession) -> int | None:
+    """Return the model's smallest context window in the user's settings, in tokens, or None."""
+    paths = (home / name for home in agent_folders(places, agent) for name in _MODEL_FILES)
+    files = [try_decode_settings(path, _Settings) or _Settings() for path in paths]
+    # OpenClaw has the same settings in a table of its only settings file.
+    models = [one for settings in files for one in (settings, settings.models) if one]
+    providers = (one for settings in models for one in (settings.providers or {}).values())
+    windows = (one.window(session.model or "") for one in providers)
+    return min(filter(None, windows), default=None)
+
+
+def _starts_with_title(path: str) -> bool:
+    try:
+        with open_quietly(path) as file:
+            return file.read(len(_TITLE)) == _TITLE
+    except OSError:
+        return False
 
 
 def _file_of_parent(path: str) -> str:

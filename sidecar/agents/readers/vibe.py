@@ -29,7 +29,7 @@ from sidecar.agents.fields import (
     time_from_ms,
     token_count,
     try_decode_file,
-    try_decode_toml,
+    try_decode_settings,
 )
 from sidecar.agents.file_reading import chunks, open_quietly
 from sidecar.agents.folders import Places, Roots, agent_folders
@@ -261,7 +261,7 @@ class VibeSessions(FileStores):
 
     def window(self, places: Places, session: StoredSession) -> int | None:
         homes = agent_folders(places, self.agent)
-        files = [try_decode_toml(home / "config.toml", _Settings) for home in homes]
+        files = [try_decode_settings(home / "config.toml", _Settings) for home in homes]
         models = [one for settings in files if settings for one in settings.models or ()]
         meta = try_decode_file(session.path, _Meta) or _Meta()
         alias = (meta.config or _ModelName()).active_model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
@@ -618,7 +619,7 @@ class CopilotCli(Agent):
 class Kilo(OpenCode):
     name = "kilo-code"
     unsorted: ClassVar[frozenset[FileKind]] = frozenset({"rule"})
-    package = Package("npm", "@kilocode/cli", "7.7.7", "kilo")
+    package = Package("npm", "@kilocode/cli", "7.8.1", "kilo")
     folder = "kilo"
     limits: ClassVar[dict[str, str]] = OpenCode.limits | {
         "another_session: title": "a short run ends before the title is made"
@@ -629,7 +630,7 @@ class OhMyPi(Pi):
     """A fork of Pi. It runs on Bun, which is installed beside it."""
 
     name = "oh-my-pi"
-    package = Package("npm", "@oh-my-pi/pi-coding-agent", "18.2.0", "omp", beside="bun@1.4.5")
+    package = Package("npm", "@oh-my-pi/pi-coding-agent", "18.2.3", "omp", beside="bun@1.4.5")
     in_ci = False
     window = 400_000
     cannot: ClassVar[dict[str, str]] = {
@@ -750,6 +751,96 @@ class OpenHands(Agent):
         return ToolUse("task", {"description": "Look around", "prompt": prompt})
 
 
+class GrokBuild(Agent):
+    name = "grok-build"
+    package = Package("npm", "@xai-official/grok", "1.0.41", "grok", installs_into="GROK_HOME")
+
+    compacts_within_turn = True
+    side_calls: ClassVar[dict[str, Kind]] = {
+        '"session_title"': "title",
+        "- Summarize earlier turns or the whole session": "other",
+        "produce your summary from the conversation text only": "summary",
+    }
+    unrecorded_kinds: ClassVar[dict[Kind, str]] = dict.fromkeys(
+        ("title", "other", "summary"), "calls that make titles and summaries are in no file"
+    )
+    limits: ClassVar[dict[str, str]] = {
+        "title": "it wants titles by a tool, which the vendor's script does not call",
+        "abort: state": "an interrupted run writes nothing after the prompt",
+    }
+
+    def configure(self, home: Path, url: str) -> None:
+        _write(
+            home / ".grok/config.toml",
+            f"""
+            [models]
+            default = "{self.model}"
+            [model.{self.model}]
+            model = "{self.model}"
+            base_url = "{url}/v1"
+            env_key = "FAKE_API_KEY"
+            context_window = {self.window}
+            [features]
+            telemetry = false
+            """,
+        )
+
+    def environment(self, _url: str) -> dict[str, str]:
+        return {"FAKE_API_KEY": "dummy", "GROK_DISABLE_AUTOUPDATER": "1"}
+
+    def arguments(self, prompt: str, *, resume: bool) -> list[str]:
+        return ["--always-approve", *(["-c"] if resume else []), "-p", prompt]
+
+    def shell(self, command: str) -> ToolUse:
+        task = {"command": command, "description": "Runs a command"}
+        return ToolUse("run_terminal_command", task)
+
+    def subagent(self, prompt: str) -> ToolUse:
+        task = {"description": "Look around", "prompt": prompt, "background": False}
+        return ToolUse("spawn_subagent", task)
+
+
+class OpenClaw(Agent):
+    """OpenClaw without its gateway. Its workspace is the project."""
+
+    name = "openclaw"
+    package = Package("npm", "openclaw", "2026.9.6", "openclaw")
+    side_calls: ClassVar[dict[str, Kind]] = {}
+
+    def configure(self, home: Path, url: str) -> None:
+        model = {"id": self.model, "name": self.model, "contextWindow": self.window}
+        model |= {"maxTokens": 32_000, "input": ["text"]}
+        provider = {
+            "baseUrl": f"{url}/v1",
+            "api": "openai-completions",
+            "apiKey": "dummy",
+            "models": [model],
+        }
+        defaults = {
+            "workspace": str(home / "work/project"),
+            "skipBootstrap": True,
+            "model": {"primary": f"fake/{self.model}"},
+        }
+        settings = {
+            "agents": {"defaults": defaults},
+            "models": {"providers": {"fake": provider}},
+            "plugins": {"slots": {"memory": "none"}},
+            "tools": {"profile": "coding", "toolSearch": False},
+        }
+        _write(home / ".openclaw/openclaw.json", json.dumps(settings))
+
+    def arguments(self, prompt: str, *, resume: bool) -> list[str]:
+        if not resume:
+            self._session = re.sub(r"\W+", "-", prompt[:20].lower())
+        return ["agent", "--local", "--session-key", f"agent:main:{self._session}", "-m", prompt]
+
+    def shell(self, command: str) -> ToolUse:
+        return ToolUse("exec", {"command": command})
+
+    def subagent(self, prompt: str) -> ToolUse:
+        return ToolUse("sessions_spawn", {"task": prompt})
+
+
 class Cecli(Aider):
     """The fork of aider that is still developed."""
 
@@ -788,6 +879,8 @@ _AGENTS = (
     Hermes(),
     OpenHands(),
     Cecli(),
+    OpenClaw(),
+    GrokBuild(),
 )
 AGENTS: dict[str, Agent] = {agent.id: agent for agent in _AGENTS}
 

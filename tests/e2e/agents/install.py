@@ -29,6 +29,8 @@ class Package(NamedTuple):
     """The oldest Python version that the agent supports. Used only for agents from PyPI."""
     beside: str = ""
     """Another npm package with its version that is installed into the same folder."""
+    installs_into: str = ""
+    """The variable that says where the package's scripts install it, if not in the home folder."""
 
     @property
     def folder(self) -> Path:
@@ -69,7 +71,10 @@ def ensure_installed(package: Package) -> Path:
 def _install_from_npm(package: Package) -> None:
     (package.folder / "package.json").write_text('{"private":true}\n')
     names = [f"{package.name}@{package.version}", *filter(None, [package.beside])]
-    npm([*INSTALL, *names], package.folder, ensure_node())
+    variables = (
+        {package.installs_into: str(package.folder / "home")} if package.installs_into else {}
+    )
+    npm([*INSTALL, *names], package.folder, ensure_node(), variables)
 
 
 def _install_from_pypi(package: Package) -> None:

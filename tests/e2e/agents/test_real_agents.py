@@ -78,7 +78,7 @@ def test_abort(scene: Scene) -> None:
     scene.script.on(LONG, Reply("Let me", hangs=True))
     scene.turn(GREET)
     program = scene.start(LONG, resume=True)
-    assert scene.vendor.wait_until(lambda calls: any(call.reply.hangs for call in calls), 30)
+    assert scene.vendor.wait_until(lambda calls: any(call.reply.hangs for call in calls), 60)
     program.interrupt()
     program.wait(30)
     scene.check_context(scene.vendor.billed("main")[-1], "context after the abort")
