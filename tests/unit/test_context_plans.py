@@ -233,6 +233,24 @@ class TestApply:
         both.set_system("system")
         assert occupancy(made).tokens == occupancy(both).tokens
 
+    @pytest.mark.parametrize("is_reported", [False, True])
+    def test_undo_after_a_new_tokenizer_is_as_if_nothing_was_removed(
+        self, is_reported: bool
+    ) -> None:
+        edited, other = long_session(), long_session()
+        usage = Usage(input_tokens=3_000, output_tokens=9, prompt_tokens=3_000)
+        for plans in (edited, other):
+            plans.conversation.append([reply("x")], usage if is_reported else None)
+        edited.apply(edited.make(500).plan_id)
+        for plans in (edited, other):
+            plans.conversation.counter = again = FakeCounter(weight=2)
+            again.basis_name = "new"
+            occupancy(plans.conversation)
+            plans.conversation.append([user("since")])
+        edited.undo()
+        assert edited.conversation.turns == other.conversation.turns
+        assert occupancy(edited.conversation) == occupancy(other.conversation)
+
     def test_turns_are_not_counted_again(self) -> None:
         plans = long_session()
         counter = plans.conversation.counter
