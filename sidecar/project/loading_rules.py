@@ -330,6 +330,12 @@ class AgentRules(
         return next(found, self.constants[-1] if self.constants else None)
 
     @property
+    def names(self) -> list[str]:
+        """The names and patterns of all files that are looked for, except entries."""
+        groups = (group for one in self.files for group in one.files)
+        return [name for one in groups for name in ((one,) if isinstance(one, str) else one)]
+
+    @property
     def measured_model(self) -> str:
         """The model that the constants were measured with. Empty if there are none."""
         return self.constants[0].model if self.constants else ""
@@ -353,18 +359,11 @@ def model_of_agent(agent: str, used: str | None, default: str, chosen: str | Non
     return used or chosen or loading_rules()[agent].measured_model or default
 
 
-def _names() -> list[str]:
-    """Return the names and patterns of all files that are looked for."""
-    groups = [
-        group for rules in loading_rules().values() for one in rules.files for group in one.files
-    ]
-    return [name for one in groups for name in ((one,) if isinstance(one, str) else one)]
-
-
 @cache
 def prompt_file_names() -> frozenset[str]:
     """Return the names and patterns of all prompt files, without their folders.
 
     They reveal nothing about the user, so they may be sent to a collector.
     """
-    return frozenset(name.rpartition("/")[2] for name in _names())
+    names = (name for rules in loading_rules().values() for name in rules.names)
+    return frozenset(name.rpartition("/")[2] for name in names)

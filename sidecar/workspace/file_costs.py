@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,6 +20,7 @@ from sidecar.cost.prompt_file_costs import (
 from sidecar.counting.count_result import Count, method_mark, tokens_text
 from sidecar.counting.open_documents import Snapshot
 from sidecar.text.printable import cost_text, counted, percent_text, printable
+from sidecar.workspace.spending import RECENT, recent_day
 
 if TYPE_CHECKING:
     from sidecar.cost.records import Identity, ShippedRecord
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 from sidecar.project.footprint import SentFile, sent_files
 from sidecar.project.loading_rules import prompt_file_names
-
-DAYS = 30
 
 
 async def file_costs(
@@ -72,7 +70,7 @@ async def costs_of(
     run = services.workers.run
     wanted = None if params.uris is None else {unquote(uri) for uri in params.uris}
     files = [one for one in files if wanted is None or unquote(_uri_of(one)) in wanted]
-    since = params.since or (datetime.now().astimezone() - timedelta(days=DAYS)).date().isoformat()
+    since = params.since or recent_day()
     spending = services.spending(workspace)
     used = await run(partial(spending.count_calls_by_agent_and_model, since, params.until))
     files = [file for file in files if not file.is_secondary or used.keys() & file.texts.keys()]
@@ -82,7 +80,7 @@ async def costs_of(
     nested = [uri for uri in reported or () if uri.startswith(below)]
     calls = partial(spending.prompt_file_calls, since, params.until, sizes)
     groups = await run(partial(calls, with_worktrees=reported is None, without=nested))
-    span = f"since {params.since}" if params.since else f"in {DAYS} days"
+    span = f"since {params.since}" if params.since else f"in {RECENT.days} days"
     if params.until:
         span = f"from {since} to {params.until}"
     rows = [_make_row(count, groups, span) for count in counts]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -28,14 +27,13 @@ from sidecar.project.mcp_servers import (
 )
 from sidecar.text.printable import counted, printable
 from sidecar.workspace.footprint_report import NOT_MEASURED
+from sidecar.workspace.spending import recent_day
 from sidecar.workspace.workspace import path_of
 
 if TYPE_CHECKING:
     from sidecar.agents.folders import Places
     from sidecar.workspace.services import Services
     from sidecar.workspace.workspace import Workspace
-
-DAYS = 30
 
 
 class McpHint(NamedTuple):
@@ -72,9 +70,8 @@ async def describe_mcp_servers(services: Services, uri: str) -> list[McpHint]:
 
 def _most_used_models(services: Services, workspace: Workspace) -> dict[str, str]:
     """Return the model that each agent has called most in the workspace."""
-    since = (datetime.now().astimezone() - timedelta(days=DAYS)).date().isoformat()
     with suppress(SidecarError):  # cost reports show the error
-        calls = services.spending(workspace).count_calls_by_agent_and_model(since, None)
+        calls = services.spending(workspace).count_calls_by_agent_and_model(recent_day(), None)
         return {agent: models_by_calls(models)[0] for agent, models in calls.items()}
     return {}
 

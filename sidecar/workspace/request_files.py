@@ -105,7 +105,7 @@ def _has_changed(path: str, since_ns: int) -> bool:
 def _folders(agent: str, start: Path) -> Iterator[str]:
     """Yield the project's folders in which the agent looks for files."""
     names = [name for one in loading_rules()[agent].entries for name in one.files]
-    names += _names(agent)
+    names += loading_rules()[agent].names
     inner = {os.path.dirname(name.partition("*")[0]) for name in names if name[0] not in "~${"}
     for top in _up_to_root(start):
         yield from (os.path.join(top, name) for name in inner)
@@ -114,14 +114,9 @@ def _folders(agent: str, start: Path) -> Iterator[str]:
 def _named_files(agent: str, start: Path) -> Iterator[str]:
     """Yield the paths of the project's instructions, which may not exist."""
     for top in _up_to_root(start):
-        for name in _names(agent):
+        for name in loading_rules()[agent].names:
             if "*" not in name and name[0] not in "~${":
                 yield os.path.join(top, name)
-
-
-def _names(agent: str) -> list[str]:
-    groups = (group for one in loading_rules()[agent].files for group in one.files)
-    return [name for one in groups for name in ([one] if isinstance(one, str) else one)]
 
 
 def _up_to_root(start: Path) -> list[Path]:

@@ -43,6 +43,13 @@ if TYPE_CHECKING:
     from sidecar.workspace.state_folder import State
 
 RECENT = timedelta(days=30)
+
+
+def recent_day() -> str:
+    """Return the local day from which calls are recent, in ISO 8601."""
+    return (datetime.now().astimezone() - RECENT).date().isoformat()
+
+
 SUBAGENT = "subagent"
 """The category of sub-agents' calls."""
 _READ_NUMBERS = itertools.count(1)
@@ -344,7 +351,7 @@ class Spending:
 
         The result is empty if the ledger cannot be read.
         """
-        since = (datetime.now(UTC) - RECENT).date().isoformat()
+        since = recent_day()
         with contextlib.suppress(SidecarError):
             rows = self._report_rows("model", since=since)
             return [row.model for row in sorted(rows, key=lambda row: -row.calls) if row.model]
