@@ -120,6 +120,11 @@ def test_panels_show_users_by_name(store: ClickHouse, title: str) -> None:
     store.run("TRUNCATE TABLE llm.names")
 
 
+def test_each_panel_of_the_dashboard_occurs_once() -> None:
+    panels = DASHBOARD["panels"]
+    assert len(QUERIES) == len({panel["id"] for panel in panels}) == len(panels)
+
+
 def test_records_that_cannot_be_checked_are_dropped() -> None:
     modes = [part["error_mode"] for part in COLLECTOR["processors"].values() if "logs" in part or "log_statements" in part]  # fmt: skip
     assert modes == ["propagate", "propagate"]
