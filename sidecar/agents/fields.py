@@ -19,7 +19,6 @@ from sidecar.agents.file_reading import cached_until_changed, open_quietly
 from sidecar.config import toml
 from sidecar.messages.vendor_usage import Usage, usage_from_parts, usage_from_prompt
 from sidecar.models.catalogue import provider_of as _provider_of
-from sidecar.text.prompt_markdown import read_nested_yaml
 
 T = TypeVar("T")
 _MAX_SETTINGS_BYTES = 1 << 20
@@ -111,6 +110,9 @@ def _read_settings(path: str) -> object:
             return toml.parse(text)
         return None
     if path.endswith((".yml", ".yaml")) and not text.lstrip().startswith("{"):
+        # Imported here, because few agents have such settings, and its patterns take 10 ms.
+        from sidecar.text.prompt_markdown import read_nested_yaml
+
         return read_nested_yaml(text)
     with suppress(ValueError, msgspec.DecodeError):
         return typed.decode(without_comments(text), object)

@@ -263,6 +263,15 @@ def test_the_server_imports_lsp_only_while_garbage_collection_is_disabled() -> N
     assert result.stdout.strip() == "False"
 
 
+def test_the_server_starts_without_modules_that_are_slow_to_import() -> None:
+    slow = ("sidecar.text.prompt_markdown", "sidecar.budgets.findings", "watchdog", "rich", "httpx")
+    code = f"import sys, sidecar.server.server; print([m for m in {slow} if m in sys.modules])"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"
+
+
 def test_no_server_exists_at_module_level() -> None:
     code = "import sidecar.server.server as m; print([n for n in vars(m) if n == 'server'])"
     result = subprocess.run(
