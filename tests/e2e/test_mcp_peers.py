@@ -36,13 +36,14 @@ def with_node() -> dict[str, str]:
     return {**os.environ, "PATH": f"{ensure_node().parent}:{os.environ['PATH']}"}
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run our server over HTTP, and return its address. Only the conformance suite uses HTTP."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    process = subprocess.Popen([sys.executable, "-c", OVER_HTTP, str(port), str(tmp_path)])
+    folder = str(tmp_path_factory.mktemp("project"))
+    process = subprocess.Popen([sys.executable, "-c", OVER_HTTP, str(port), folder])
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         with socket.socket() as probe:

@@ -240,29 +240,29 @@ def test_a_users_rows_can_be_found_and_deleted(store: ClickHouse) -> None:
     assert store.rows("SELECT count() FROM llm.calls WHERE user = 'former'") == [["0"]]
 
 
-@pytest.mark.parametrize(
-    ("retention", "days"),
-    [("90 DAY", 100), ("3 MONTH", 93), ("13 WEEK", 92), ("1 QUARTER", 93), ("1 YEAR", 367)],
-)
-def test_a_late_call_does_not_replace_sums_whose_calls_have_expired(
-    tmp_path: Path, retention: str, days: int
-) -> None:
+def test_a_late_call_does_not_replace_sums_whose_calls_have_expired(tmp_path: Path) -> None:
     store = ClickHouse(tmp_path / "store")
     insert = (
         "INSERT INTO llm.calls (call_id, at, user, cost, cost_source) "
         "SELECT llm_id(concat({name:String}, toString(number))), now() - toIntervalDay({days:UInt16}), "
         "'jane', 1, 'list' FROM numbers({calls:UInt8})"
     )
-    store.run(insert, name="early", days=days, calls=50)
-    store.compute_daily()
     (statement,) = re.findall(r"^ALTER TABLE llm.calls MODIFY TTL .*", GUIDE, re.MULTILINE)
-    statement = statement.replace("90 DAY", retention)
-    store.run(f"{statement} SETTINGS materialize_ttl_after_modify = 0")
-    store.run("TRUNCATE TABLE llm.calls")
-    store.run(insert, name="late", days=days, calls=3)
-    store.run(insert, name="recent", days=1, calls=2)
-    store.compute_daily()
-    assert store.rows("SELECT calls FROM llm.daily ORDER BY day") == [["50"], ["2"]]
+    statement += " SETTINGS materialize_ttl_after_modify = 0"
+    cases = ("90 DAY", 100), ("3 MONTH", 93), ("13 WEEK", 92), ("1 QUARTER", 93), ("1 YEAR", 367)
+    for retention, days in cases:
+        for table in ("calls", "daily_sums"):
+            store.run(f"TRUNCATE TABLE llm.{table}")
+        store.run(statement.replace("90 DAY", "400 DAY"))
+        store.run(insert, name="early", days=days, calls=50)
+        store.compute_daily()
+        store.run(statement.replace("90 DAY", retention))
+        store.run("TRUNCATE TABLE llm.calls")
+        store.run(insert, name="late", days=days, calls=3)
+        store.run(insert, name="recent", days=1, calls=2)
+        store.compute_daily()
+        found = store.rows("SELECT calls FROM llm.daily ORDER BY day")
+        assert found == [["50"], ["2"]], retention
     store.close()
 
 
