@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sidecar.budgets.budget_rules import Rules
 from sidecar.budgets.checked_text import Subject, findings
 from sidecar.budgets.findings import Finding, RestOfGroup, TextCounter, evaluate
-from sidecar.budgets.fixes import (
+from sidecar.budgets.fix_edits import (
     Fix,
     drop_fix,
     fit_fixes,
@@ -23,7 +23,7 @@ from sidecar.budgets.fixes import (
     raise_fix,
     raised_limit,
 )
-from sidecar.budgets.proposed_fixes import SettingsOrigins, propose_fixes
+from sidecar.budgets.quick_fixes import SettingsOrigins, propose_fixes
 from sidecar.config.load import load
 from sidecar.config.paths import PROJECT_FILE
 from sidecar.config.settings import Budget, Settings

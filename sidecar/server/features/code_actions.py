@@ -21,7 +21,7 @@ from sidecar.workspace.services import Services
 if TYPE_CHECKING:
     from sidecar.budgets.checked_text import Subject
     from sidecar.budgets.findings import Finding
-    from sidecar.budgets.fixes import Fix, FixTarget, TextEdit
+    from sidecar.budgets.fix_edits import Fix, FixTarget, TextEdit
     from sidecar.budgets.instruction_findings import InstructionFinding
 
 ANNOTATION = "token-sidecar"
@@ -65,7 +65,7 @@ class CodeActions(Feature):
     async def _propose_for_budgets(
         self, uri: str, subject: Subject, findings: Sequence[Finding]
     ) -> list[Fix]:
-        from sidecar.budgets.proposed_fixes import SettingsOrigins, propose_fixes
+        from sidecar.budgets.quick_fixes import SettingsOrigins, propose_fixes
 
         services = self._services
         workspace = services.roots.of_document(uri)

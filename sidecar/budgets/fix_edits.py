@@ -1,4 +1,4 @@
-"""Quick fixes for findings, as text edits. Does no I/O."""
+"""The text edits of quick fixes. Does no I/O."""
 
 from __future__ import annotations
 

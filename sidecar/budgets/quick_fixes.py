@@ -1,4 +1,4 @@
-"""Proposes fixes for a document's findings.
+"""Proposes quick fixes for the findings in a document.
 
 A fix edits the document or the settings, or creates a new file. All functions block.
 """
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from sidecar.budgets import fixes
+from sidecar.budgets import fix_edits
 from sidecar.budgets.checked_text import Subject, make_text_counter
-from sidecar.budgets.fixes import Fix, FixTarget
+from sidecar.budgets.fix_edits import Fix, FixTarget
 from sidecar.config.safe_files import read_file
 from sidecar.config.toml import check_limits
 
@@ -67,17 +67,17 @@ def _fixes_of(
     choices: Mapping[str, CounterChoice],
 ) -> Iterator[Fix]:
     text = subject.snapshot.text
-    yield from fixes.fit_fixes(text, finding, choices[finding.model].tokenizer)
+    yield from fix_edits.fit_fixes(text, finding, choices[finding.model].tokenizer)
     is_always_loaded = any(
         rule.key == finding.rule and rule.budget.always_loaded for rule in subject.rules
     )
     others = (
         _propose_move_to_file(subject, finding, place, counter),
-        fixes.drop_fix(text, finding, counter),
+        fix_edits.drop_fix(text, finding, counter),
         _propose_raise(finding, place, text),
         None  # agents send a file regardless of marks
         if is_always_loaded
-        else fixes.ignore_fix(subject.name, subject.snapshot.language_id, text, finding),
+        else fix_edits.ignore_fix(subject.name, subject.snapshot.language_id, text, finding),
     )
     yield from filter(None, others)
 
@@ -90,7 +90,7 @@ def _propose_move_to_file(
     free = _free_name(place.root / subject.name)
     if not _is_inside(free, place.root):
         return None
-    return fixes.move_fix(subject.snapshot.text, finding, counter, free.name, free.as_uri())
+    return fix_edits.move_fix(subject.snapshot.text, finding, counter, free.name, free.as_uri())
 
 
 def _free_name(path: Path) -> Path:
@@ -110,7 +110,7 @@ def _is_inside(path: Path, root: Path) -> bool:
 def _propose_raise(finding: Finding, place: SettingsOrigins, text: str) -> Fix | None:
     """Propose raising the limit in the settings file or in the region's marker."""
     if finding.kind == "region":
-        return fixes.raise_fix(finding, "", (), "", text)
+        return fix_edits.raise_fix(finding, "", (), "", text)
     origin = place.origins.get(finding.rule)
     if origin is None or origin.file is None:
         return None
@@ -120,5 +120,5 @@ def _propose_raise(finding: Finding, place: SettingsOrigins, text: str) -> Fix |
         check_limits(written)  # the file may have changed since it was loaded
     except (OSError, ValueError):
         return None
-    fix = fixes.raise_fix(finding, written, origin.path, origin.file.name, text)
+    fix = fix_edits.raise_fix(finding, written, origin.path, origin.file.name, text)
     return fix and replace(fix, target=FixTarget(origin.file.as_uri(), written))
