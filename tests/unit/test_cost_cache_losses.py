@@ -193,6 +193,7 @@ def test_a_loss_costs_the_price_paid_less_a_cache_read() -> None:
 
 def test_the_ledger_keeps_the_verdict(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.db")
+    ledger.prices.load()
     ledger.record_many([event("a", EXPIRED), event("b", CacheLoss()), event("c", None)])
     found = {one.request_id: one for one in read_events(ledger, Scope())}
     assert [found[name].loss for name in "abc"] == [EXPIRED, CacheLoss(), None]
