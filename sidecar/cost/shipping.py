@@ -788,20 +788,41 @@ def _authorization(token: str) -> str:
     return f"Bearer {token}"
 
 
-@asynccontextmanager
-async def open_collector(
-    resource: Mapping[str, str], settings: Settings, run: Run = asyncio.to_thread
-) -> AsyncIterator[Collector]:
-    """Open the collector in the settings, and close it on exit.
+def read_headers(settings: Settings) -> dict[str, str]:
+    """Return the headers for the collector in the settings, with the token. Blocks.
 
     Raises:
         ShippingError: The token or the headers cannot be read.
     """
-    endpoint, headers = settings.ledger.otel_endpoint or "", environment_headers()
-    if token := await run(partial(read_token, settings.team)):
+    headers = environment_headers()
+    if token := read_token(settings.team):
         headers["authorization"] = _authorization(token)
     if headers:
-        warn_if_readable(endpoint, "the collector's token")
+        warn_if_readable(settings.ledger.otel_endpoint or "", "the collector's token")
+    return headers
+
+
+@asynccontextmanager
+async def open_collector(
+    resource: Mapping[str, str],
+    settings: Settings,
+    run: Run = asyncio.to_thread,
+    headers: Mapping[str, str] | None = None,
+) -> AsyncIterator[Collector]:
+    """Open the collector in the settings, and close it on exit.
+
+    Args:
+        resource: The attributes that are the same for all records.
+        settings: The user's settings.
+        run: Runs blocking work on a thread.
+        headers: What `read_headers` has returned before; by default, it is called.
+
+    Raises:
+        ShippingError: The token or the headers cannot be read.
+    """
+    if headers is None:
+        headers = await run(partial(read_headers, settings))
+    endpoint = settings.ledger.otel_endpoint or ""
     collector = Collector(endpoint, resource, headers, settings.team.ca_file)
     try:
         yield collector

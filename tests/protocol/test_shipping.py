@@ -189,6 +189,39 @@ async def test_the_queue_is_not_opened_for_every_run(
     assert opened_by_call[1] == opened_by_call[2]
 
 
+async def test_the_token_command_runs_again_only_after_a_failure(
+    bare: Client, collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A password manager may ask the user for each run."""
+    monkeypatch.setattr(ledger_jobs, "LONGEST_SHIP_SECONDS", 0.05)
+    runs, script, token = (tmp_path / name for name in ("runs", "get-token", "token"))
+    script.write_text(f"#!/bin/sh\necho run >> {runs}\ncat {token}\n")
+    script.chmod(0o700)
+    token.write_text("first")
+    valid = "Bearer first"
+
+    def answer(_path: str, _body: bytes) -> Answer:
+        return 200 if collector.headers[-1]["authorization"] == valid else 401, b"", {}
+
+    collector.answer = answer
+    with config_file().open("a") as file:
+        file.write(f'[team]\ntoken-command = "{script}"\n')
+    await bare.initialize()
+    bare.ignore("status/update")
+    await bare.request("cost/record", CALL)
+    await until(lambda: count_calls(collector) == 1)
+    before = runs.read_text()
+    await asyncio.sleep(0.5)  # long enough for several more shipments
+    await bare.request("cost/record", CALL)
+    await until(lambda: count_calls(collector) == 2)
+    assert runs.read_text() == before
+
+    valid = "Bearer second"
+    token.write_text("second")
+    await bare.request("cost/record", CALL)
+    await until(lambda: count_calls(collector) == 3)
+
+
 async def test_a_refused_token_is_shown_until_calls_are_sent(
     bare: Client, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:

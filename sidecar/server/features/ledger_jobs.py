@@ -20,6 +20,8 @@ from sidecar.workspace.spending import has_team_caps, read_team
 from sidecar.workspace.workspace import Event, Workspace, workspace_remotes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sidecar.cost.shipping import Collector, ShippingQueue
 
 
@@ -93,7 +95,7 @@ class CallShipping(Feature):
     def __init__(self, services: Services, scheduler: Scheduler) -> None:
         self._services, self._scheduler = services, scheduler
         self._failures = 0
-        self._opened: tuple[Settings, ShippingQueue] | None = None
+        self._opened: tuple[Settings, ShippingQueue, Mapping[str, str]] | None = None
         self._warned: set[str] = set()
 
     def on_event(self, event: Event) -> None:
@@ -119,7 +121,7 @@ class CallShipping(Feature):
             self._failures, delay = 0, SHIP_SECONDS
             self._show_problem("")
         except SidecarError as error:
-            # The next run opens the queue again, because the ledger may have been replaced.
+            # The ledger may have been replaced, or the token: the next run opens and reads them.
             self._opened = None
             self._failures += 1
             if self._failures == 1:
@@ -146,11 +148,13 @@ class CallShipping(Feature):
             spending = self._services.spending(workspace)
             open_queue = partial(shipping.open_queue, spending.book, settings, workspace_remotes)
             queue = await run(open_queue)
-            self._opened = settings, queue
-        _settings, queue = self._opened
+            # A command that prints the token may ask the user, so it does not run every time.
+            self._opened = settings, queue, await run(partial(shipping.read_headers, settings))
+        _settings, queue, headers = self._opened
         # Calls without a price are not sent.
         await run(partial(repricing.price_new_calls, queue.ledger))
-        async with shipping.open_collector(queue.identity.resource(), settings, run) as collector:
+        resource = queue.identity.resource()
+        async with shipping.open_collector(resource, settings, run, headers) as collector:
             shipped = await shipping.ship(
                 queue, collector, run, limit=SHIP_BATCH, pause=SHIP_PAUSE_SECONDS
             )
