@@ -65,6 +65,8 @@ def convert_value(value: object, wanted: object) -> object:
             "must be an address without credentials; store the key in an environment variable and "
             "set api-key-env to its name"
         )
+    if kind == Url and not _has_possible_port(converted):
+        raise InvalidError("must be a valid address, such as https://example.com:8443")
     return converted
 
 
@@ -237,6 +239,13 @@ def _may_contain_secrets(url: str) -> bool:
     return "@" in parts.netloc or any(
         _SECRET.search(name) for name, _ in parse_qsl(parts.query, keep_blank_values=True)
     )
+
+
+def _has_possible_port(url: str) -> bool:
+    try:
+        return urlsplit(url).port != 0
+    except ValueError:
+        return False
 
 
 def _convert_usd(value: object) -> Decimal:

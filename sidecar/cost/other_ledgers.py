@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import csv
+import os
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -92,7 +93,7 @@ def _named_problems(path: Path) -> Iterator[None]:
 
 def named_files(also: Iterable[Path], settings: LedgerSettings) -> list[Path]:
     """Return the files of other machines that the user names on the command line or in settings."""
-    named = (Path(name).expanduser() for name in settings.also)
+    named = (Path(os.path.expanduser(name)) for name in settings.also)
     return list(dict.fromkeys((*also, *named)))
 
 

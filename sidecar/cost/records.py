@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -114,7 +115,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         remotes: list[str] | None = None
         for place, label in self.projects.items():
             if _FOLDER.match(place):
-                wanted, names = Path(place).expanduser().as_posix(), [path]
+                wanted, names = Path(os.path.expanduser(place)).as_posix(), [path]
             else:
                 if remotes is None:
                     remotes = [*map(remote_name, self.remotes_of(workspace))]

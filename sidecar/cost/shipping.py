@@ -750,9 +750,9 @@ def read_token(team: Team) -> str:
     elif team.token_file is not None:
         source = f"the file {team.token_file}"
         try:
-            token = Path(team.token_file).expanduser().read_text("utf-8")
-        except (OSError, UnicodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not UTF-8"
+            token = Path(os.path.expanduser(team.token_file)).read_text("utf-8")
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "its name or content is not UTF-8 text"
             raise ShippingError(f"{source} ([team] token-file) cannot be read: {reason}") from None
     elif team.token_command is not None:
         token, source = _run_token_command(team.token_command), "the output of [team] token-command"

@@ -12,12 +12,12 @@ import asyncio
 import importlib
 import logging
 import math
+import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
@@ -145,10 +145,12 @@ def _trusted_certificates(ca_file: str | None) -> ssl.SSLContext:
         raise _unreadable_certificates(error) from None
     if ca_file is not None:
         try:
-            context.load_verify_locations(Path(ca_file).expanduser())
-        except OSError as error:
+            context.load_verify_locations(os.path.expanduser(ca_file))
+        except (OSError, ValueError) as error:
             is_read = isinstance(error, ssl.SSLError)
-            reason = "it contains no certificate in PEM form" if is_read else error.strerror
+            reason = "it contains no certificate in PEM form"
+            if not is_read:
+                reason = getattr(error, "strerror", None) or str(error)
             raise ClientSettingsError(
                 f"the file {ca_file} ([team] ca-file) cannot be used: {reason}; set it to the "
                 "certificate of the authority that signed your team's certificates"

@@ -183,6 +183,20 @@ def test_a_token_that_cannot_be_read_is_explained(key: str, value: str, reason: 
         read_token(msgspec.convert({key: value}, Team))
 
 
+@pytest.mark.parametrize(
+    ("settings", "command", "code", "text"), read_rows("team", "unusable_settings")
+)
+def test_settings_that_cannot_be_used_are_explained(
+    settings: str, command: list[str], code: int, text: str
+) -> None:
+    book = CostBook(state_dir())
+    book.ledger.record(call_of(workspace="file:///site"))
+    book.close()
+    default = "" if "[ledger]" in settings else '[ledger]\notel-endpoint = "https://127.0.0.1:9"\n'
+    config_file().write_text(default + settings)
+    assert text in " ".join(run(*command, code=code).output.split())
+
+
 def test_the_output_of_a_failing_command_is_not_shown(collector: Collector) -> None:
     script = f"{sys.executable} -c \"import sys; print('SECRET'); sys.exit('SECRET')\""
     result = run("team", "join", collector.url, "--token-command", script, code=1)
