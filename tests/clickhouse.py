@@ -74,7 +74,7 @@ class ClickHouse:
         return [line.split("\t") for line in text.split("\n")] if text else []
 
     def compute_daily(self) -> None:
-        """Refresh the daily totals. In production, a view does this every five minutes."""
+        """Refresh the daily totals. In production, a view does this every minute."""
         self.run("INSERT INTO llm.daily_sums SELECT * FROM llm.compute_daily")
 
     def age_reports(self) -> None:

@@ -75,6 +75,9 @@ ALTER TABLE llm.calls ADD COLUMN IF NOT EXISTS project LowCardinality(String) AF
 -- `whole - part`, or 0 if an agent reports a part that is larger than the whole.
 CREATE OR REPLACE FUNCTION llm_rest AS (whole, part) -> toUInt32(greatest(0, toInt64(whole) - toInt64(part)));
 CREATE OR REPLACE FUNCTION llm_id AS (name) -> toFixedString(substring(SHA256(name), 1, 16), 16);
+-- Records of other times are ignored. An insert into more than 100 months would fail, and the collector repeat it.
+CREATE OR REPLACE FUNCTION llm_is_recent AS (time) ->
+    time > now() - INTERVAL 5 YEAR AND time < now() + INTERVAL 1 YEAR;
 
 CREATE OR REPLACE MATERIALIZED VIEW llm.from_token_sidecar TO llm.calls AS
 WITH
@@ -109,7 +112,7 @@ SELECT
     a['token_sidecar.cost_source'] AS cost_source,
     toUInt64OrZero(a['token_sidecar.call.version']) AS version
 FROM otel.otel_logs
-WHERE ServiceName = 'token-sidecar' AND length(a['token_sidecar.call.id']) = 32;
+WHERE llm_is_recent(Timestamp) AND ServiceName = 'token-sidecar' AND length(a['token_sidecar.call.id']) = 32;
 
 -- Claude Code with CLAUDE_CODE_ENABLE_TELEMETRY=1 and OTEL_LOGS_EXPORTER=otlp. Summaries are identified by
 -- session and tokens, because Claude Code's files do not contain their request ids.
@@ -141,7 +144,7 @@ SELECT
     toDecimal64OrZero(a['cost_usd'], 12) AS cost,
     'agent' AS cost_source
 FROM otel.otel_logs
-WHERE ServiceName = 'claude-code' AND a['request_id'] != ''
+WHERE llm_is_recent(Timestamp) AND ServiceName = 'claude-code' AND a['request_id'] != ''
     AND (EventName = 'claude_code.api_request' OR a['event.name'] IN ('api_request', 'claude_code.api_request'));
 
 -- Codex with an `[otel]` exporter. Its events have no call id, so a call is identified by thread and tokens.
@@ -173,8 +176,8 @@ SELECT
     toUInt32OrZero(a['input_token_count']) + toUInt32OrZero(a['output_token_count']) AS unpriced,
     'unpriced' AS cost_source
 FROM otel.otel_logs
-WHERE startsWith(ServiceName, 'codex') AND a['event.kind'] = 'response.completed' AND a['conversation.id'] != ''
-    AND a['input_token_count'] != ''
+WHERE llm_is_recent(Timestamp) AND startsWith(ServiceName, 'codex') AND a['event.kind'] = 'response.completed'
+    AND a['conversation.id'] != '' AND a['input_token_count'] != ''
     AND (EventName = 'codex.sse_event' OR a['event.name'] = 'codex.sse_event');
 
 -- Copilot Chat in VS Code with github.copilot.chat.otel.enabled.
@@ -204,7 +207,7 @@ SELECT
     toUInt32OrZero(a['gen_ai.usage.input_tokens']) + toUInt32OrZero(a['gen_ai.usage.output_tokens']) AS unpriced,
     'unpriced' AS cost_source
 FROM otel.otel_logs
-WHERE ServiceName = 'copilot-chat' AND a['gen_ai.response.id'] != ''
+WHERE llm_is_recent(Timestamp) AND ServiceName = 'copilot-chat' AND a['gen_ai.response.id'] != ''
     AND (EventName = 'gen_ai.client.inference.operation.details'
         OR a['event.name'] = 'gen_ai.client.inference.operation.details');
 
@@ -290,7 +293,9 @@ WHERE ServiceName = 'token-sidecar' AND a['token_sidecar.price.input'] != '';
 CREATE OR REPLACE VIEW llm.model_prices AS
 SELECT
     provider, model, topK(1)((p.input, p.cache_read, p.cache_write, p.output))[1] AS price,
-    price.1 AS input, price.2 AS cache_read, price.3 AS cache_write, price.4 AS output
+    -- With 128 bits, no number of tokens is too large to multiply.
+    toDecimal128(price.1, 6) AS input, toDecimal128(price.2, 6) AS cache_read,
+    toDecimal128(price.3, 6) AS cache_write, toDecimal128(price.4, 6) AS output
 FROM llm.prices AS p FINAL GROUP BY provider, model;
 
 -- The first UTC day whose calls are all kept. NULL if the retention of llm.calls is not given in days, weeks,
@@ -438,7 +443,7 @@ SELECT
     toDecimal64OrNull(a['token_sidecar.cost_usd'], 12) AS cost,
     toDateTime64(Timestamp, 3, 'UTC') AS reported
 FROM otel.otel_logs
-WHERE ServiceName = 'token-sidecar' AND length(a['token_sidecar.file.id']) = 32;
+WHERE llm_is_recent(Timestamp) AND ServiceName = 'token-sidecar' AND length(a['token_sidecar.file.id']) = 32;
 
 -- The latest report of each prompt file. A user's own file, which is sent in several workspaces, has one row.
 CREATE OR REPLACE VIEW llm.expensive_prompt_files AS
@@ -473,7 +478,7 @@ SETTINGS ttl_only_drop_parts = 1;
 CREATE OR REPLACE MATERIALIZED VIEW llm.from_day_totals TO llm.day_totals AS
 WITH LogAttributes AS a, ResourceAttributes AS r
 SELECT
-    toDate(a['token_sidecar.day']) AS day,
+    toDateOrZero(a['token_sidecar.day']) AS day,
     if(r['user.hash'] = '', r['service.instance.id'], r['user.hash']) AS user,
     r['service.instance.id'] AS installation,
     toUInt64OrZero(a['token_sidecar.day.calls']) AS calls,
@@ -481,7 +486,7 @@ SELECT
     toDecimal128OrZero(a['token_sidecar.cost_usd'], 12) AS cost,
     toDateTime64(Timestamp, 3, 'UTC') AS reported
 FROM otel.otel_logs
-WHERE ServiceName = 'token-sidecar' AND a['token_sidecar.day.calls'] != '';
+WHERE llm_is_recent(day) AND ServiceName = 'token-sidecar' AND a['token_sidecar.day.calls'] != '';
 
 -- Days of which a machine has sent more than the store has. The daily sums have its calls within 10 minutes. If two
 -- machines of a user have sent the same calls, the store counts them for one: `elsewhere` is what it has of the others.

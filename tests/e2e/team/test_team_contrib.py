@@ -323,6 +323,48 @@ def test_past_sums_stay_when_a_user_changes_team_in_the_middle_of_a_month(tmp_pa
     store.close()
 
 
+RECORD = (
+    "INSERT INTO otel.otel_logs (Timestamp, ServiceName, ResourceAttributes, LogAttributes) "
+    "SELECT now() - toIntervalMonth(number), 'token-sidecar', {resource:Map(String, String)}, "
+    "mapUpdate({record:Map(String, String)}, map('token_sidecar.call.id', leftPad(hex(number), 32, {pad:String}))) "
+    "FROM numbers({count:UInt16})"
+)
+RESOURCE = "{'user.hash':'jane','service.instance.id':'one'}"
+
+
+@pytest.mark.parametrize("value", ["", "text", "-1", "1e30", "9" * 30, "nan", "9999-99-99"])
+def test_a_record_with_impossible_values_is_stored(store: ClickHouse, value: str) -> None:
+    """The collector would send it again for ever, and with it the records of others."""
+    names = re.findall(r"\ba\['([\w.]+)'\]", SCHEMA.read_text("utf-8"))
+    given = ("token_sidecar.day.calls", "token_sidecar.price.input")
+    for kept in (set[str](), set(given)):
+        record = {name: "7" if name in kept else value for name in names}
+        text = json.dumps(record).replace('"', "'")
+        store.run(RECORD, resource=RESOURCE, record=text, count=1, pad="z")
+
+
+def test_records_of_many_months_are_stored(tmp_path: Path) -> None:
+    """ClickHouse refuses to insert into more than 100 partitions at once."""
+    store = ClickHouse(tmp_path / "store")
+    store.run(RECORD, resource=RESOURCE, record="{}", count=150, pad="0")
+    recent = "SELECT count() FROM llm.calls WHERE at > now() - INTERVAL 300 DAY"
+    assert store.rows(recent) == [["10"]]
+    store.close()
+
+
+def test_an_impossible_price_does_not_stop_the_sums(tmp_path: Path) -> None:
+    store = ClickHouse(tmp_path / "store")
+    price = (
+        "{'token_sidecar.price.input':'999999999999','token_sidecar.price.output':'999999999999'}"
+    )
+    store.run(RECORD, resource=RESOURCE, record=price, count=1, pad="0")
+    call = "{'gen_ai.usage.input_tokens':'4000000000','gen_ai.usage.output_tokens':'4000000000','token_sidecar.cost_source':'unpriced'}"
+    store.run(RECORD, resource=RESOURCE, record=call, count=5, pad="1")
+    store.compute_daily()
+    assert store.rows("SELECT sum(calls) FROM llm.daily") == [["6"]]
+    store.close()
+
+
 def test_agents_that_report_too_large_parts_do_not_underflow(store: ClickHouse) -> None:
     collector = Rotel(store.url)
     collector.start()
