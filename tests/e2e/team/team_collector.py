@@ -28,7 +28,8 @@ SALT = "the collector's salt"
 _SET_MISSING_TIME = "set(time_unix_nano, observed_time_unix_nano) where time_unix_nano == 0"
 _HASH_USER = (
     'set(attributes["user.hash"], '
-    'Substring(SHA256(Concat([attributes["user.hash"], "${env:USER_SALT}"], " ")), 0, 32))'
+    'Substring(SHA256(Concat([attributes["user.hash"], "${env:USER_SALT}"], " ")), 0, 32)) '
+    'where attributes["user.hash"] != nil'
 )
 
 
@@ -72,6 +73,7 @@ class TeamCollector:
         }
         assert _SET_MISSING_TIME in statements["log"]
         assert statements["resource"][0] == _HASH_USER
+        assert statements["scope"] == ['delete_matching_keys(attributes, ".*")']
 
     def receive(self, headers: Mapping[str, str], body: bytes) -> bool:
         """Process and forward a request. Return False if its token is refused."""
@@ -117,6 +119,7 @@ class TeamCollector:
             attributes = resource.resource.attributes
             is_own = ("service.name", "token-sidecar") in values_of(attributes)
             for scope in resource.scope_logs:
+                scope.scope.ClearField("attributes")
                 kept = [record for record in scope.log_records if is_own or self._is_call(record)]
                 for record in kept:
                     record.time_unix_nano = record.time_unix_nano or record.observed_time_unix_nano

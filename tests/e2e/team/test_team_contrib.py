@@ -481,7 +481,7 @@ def test_pipelines_of_the_collector_use_what_is_declared() -> None:
 
 
 def test_the_collector_lets_exactly_the_attributes_pass_that_the_schema_reads() -> None:
-    (resource, log) = COLLECTOR["processors"]["transform/allow"]["log_statements"]
+    resource, _, log = COLLECTOR["processors"]["transform/allow"]["log_statements"]
     allowed = set(re.findall(r'"([\w.]+)"', " ".join(log["statements"]))) - {""}
     sql = SCHEMA.read_text("utf-8")
     read = set(re.findall(r"\ba\['([\w.]+)'\]", sql))
