@@ -87,18 +87,21 @@ def test_openhands_state_has_a_list_of_calls(tmp_path: Path) -> None:
     tokens = {"model": "openai/gpt-5.2-codex", "prompt_tokens": 22_853, "completion_tokens": 341}
     tokens |= {"cache_read_tokens": 11_402, "context_window": 272_000}
     summary = {"token_usages": [{"model": "gpt-5", "prompt_tokens": 5, "response_id": "c"}]}
+    task = {"token_usages": [{"model": "gpt-5", "prompt_tokens": 7, "response_id": "d"}]}
     ids = ["a", "b"]
     for status, count in (("running", 1), ("finished", 2)):
         usages = [{**tokens, "response_id": name} for name in ids[:count]]
         costs = [{"cost": 0.25, "timestamp": SECONDS + number} for number in range(count)]
         metrics = {"agent": {"token_usages": usages, "costs": costs}, "condenser": summary}
+        metrics["task:1"] = task
         state = {"workspace": {"working_dir": str(world.root)}, "execution_status": status}
         path.write_text(json.dumps(state | {"stats": {"usage_to_metrics": metrics}}))
         (shown,) = world.shown()
         assert (shown.tokens, shown.limit) == (22_853 + 341, 272_000)
         assert shown.active is (status == "running")
     main = ("main", "gpt-5.2-codex", 22_853, 11_402, 341)
-    assert calls_of(world) == [main, ("summary", "gpt-5", 5, 0, 0), main]
+    others = [("summary", "gpt-5", 5, 0, 0), ("subagent", "gpt-5", 7, 0, 0)]
+    assert calls_of(world) == [main, *others, main]
     assert {call.provider for call in world.calls} == {"openai"}
 
 

@@ -20,7 +20,12 @@ from sidecar.agents.stores import DocumentReader, SessionState
 from sidecar.messages.vendor_usage import Usage
 
 _MAIN = "agent"
-_CATEGORIES: dict[str, Category] = {"condenser": "summary"}
+_CATEGORIES: dict[str, Category] = {
+    "condenser": "summary",
+    "task": "subagent",
+    "delegate": "subagent",
+}
+"""The category of calls by their purpose. Sub-agents add their id to it: `task:…`."""
 
 
 class _Tokens(Record):
@@ -110,7 +115,7 @@ def _calls(
             tokens.response_id or f"{session.id}/{purpose}/{len(calls)}",
             model or None,
             provider.partition("/")[0] if slash else None,
-            category=_CATEGORIES.get(purpose, "main"),
+            category=_CATEGORIES.get(purpose.partition(":")[0], "main"),
             agent_cost_usd=parse_usd(cost.cost) if cost else None,
         )
     return calls

@@ -754,7 +754,7 @@ class OpenHands(Agent):
         return ToolUse("terminal", {"command": command})
 
     def subagent(self, prompt: str) -> ToolUse:
-        task = {"description": "Look around", "prompt": prompt}
+        task = {"description": "Look around", "prompt": prompt, "security_risk": "LOW"}
         return ToolUse("task", task | {"subagent_type": "general-purpose"})
 
 
