@@ -69,7 +69,11 @@ NOT_RUN = {
     "docker compose up --detach": DOCKER,
     "docker compose exec -T clickhouse clickhouse-client --multiquery < schema.sql": DOCKER,
     "token-sidecar cost ship": COLLECTOR,
-    "token-sidecar team join https://collector.example.com": COLLECTOR,
+    "docker compose exec -T caddy cat /data/caddy/pki/authorities/local/root.crt > team-ca.pem": DOCKER,
+    "pipx install git+https://github.com/token-sidecar/token-sidecar": NETWORK,
+    "token-sidecar team join": COLLECTOR,
+    "token-sidecar team join https://costs.example.com": COLLECTOR,
+    "token-sidecar team join https://costs.example.com --ca-file team-ca.pem": COLLECTOR,
     "token-sidecar cost ship --follow": COLLECTOR,
     "token-sidecar cost ship --since 2026-11-21": COLLECTOR,
     "sh add-user.sh jane@example.com platform": DOCKER,
@@ -186,8 +190,13 @@ def prepare(page: str, root: Path) -> None:
         shutil.copy(state_dir() / FILE_NAME, Path.home() / "desktop")
     if page == "team":
         guide = (ROOT / "docs/how-to/team.md").read_text("utf-8")
-        endpoint = '[ledger]\notel-endpoint = "https://collector.example.com"\n'
-        config_file().write_text(endpoint + re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)[0])
+        config_file().write_text(
+            '[ledger]\notel-endpoint = "https://costs.example.com"\n'
+            + re.findall(r"```toml\n(\[team\]\n.*?)```", guide, re.DOTALL)[0]
+        )
+        token = Path.home() / ".config/token-sidecar/team-token"
+        token.parent.mkdir(parents=True, exist_ok=True)
+        token.write_text("jane@example.com:4f1d0e")
     if page == "budgets":  # this page creates the project's configuration
         (root / ".token-sidecar.toml").unlink()
     if page == "local-models":  # this page creates the user's configuration
