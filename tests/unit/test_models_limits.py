@@ -132,7 +132,8 @@ def test_every_listed_model_has_a_window() -> None:
     }
     accepted = set(UNKNOWN.read_text(encoding="utf-8").split())
     assert len(accepted) <= 140
-    assert not unknown - accepted, "add these models to sidecar/models/limits.toml"
+    added = sorted(unknown - accepted)
+    assert not added, f"add {added} to limits.toml, or to `words` if a new word resembles theirs"
 
 
 def test_preflight_uses_the_prompt_limit() -> None:
