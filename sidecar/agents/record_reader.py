@@ -230,8 +230,8 @@ class _Form(NamedTuple):
             column_text(get(fields.provider)),
             session=session.subagent_of,
             category="subagent" if session.subagent_of else "main",
-            cost_usd=_usd(get(fields.cost)),
-            agent_cost_usd=_usd(get(fields.agent_cost)),
+            reported_cost=_usd(get(fields.cost)),
+            agent_cost=_usd(get(fields.agent_cost)),
         )
 
 

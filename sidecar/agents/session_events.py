@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from copy import copy
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from sidecar.cost.cache_losses import CacheFacts, CacheLoss
+from sidecar.cost.cache_losses import CacheFacts
+from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.known_agents import all_agents
 from sidecar.messages.vendor_usage import Usage
 
@@ -163,34 +163,17 @@ class Store(msgspec.Struct, frozen=True, gc=False):
         return self.inode, self.size, self.mtime_ns
 
 
-class CallFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A completed model call, to be recorded in the ledger.
+class CallFinished(LedgerEvent, frozen=True, kw_only=True, gc=False):
+    """A completed model call in a store, with what is only needed until the ledger has recorded it.
 
-    A call may be read more than once. The ledger identifies it by `request` and keeps the
-    version with the most output tokens.
+    A call may be read more than once. The ledger identifies it by `request_id`, which is the
+    provider's or derived from the call's line, and keeps the version with the most output tokens.
+
+    Readers set `workspace` to the agent's working directory, and `branch` to the branch that the
+    agent recorded last before the call. `session_index.make_ledger_event` replaces both, and adds
+    what readers do not know: `agent` and `rank`.
     """
 
-    at: datetime
-    session: str
-    model: str
-    provider: str
-    usage: Usage
-    request: str
-    """The provider's id for the call, or an id derived from the call's line."""
-    telemetry_id: str | None = None
-    """The call's id in the agent's OpenTelemetry export, if known."""
-    workspace: str = ""
-    """The agent's working directory, or an empty string if unknown."""
-    branch: str | None = None
-    """The git branch that the agent recorded last before the call."""
-    category: Category = "main"
-    tier: str = ""
-    cache_write_5m_tokens: int = 0
-    web_searches: int = 0
-    cost_usd: Decimal | None = None
-    """The amount in USD that the provider billed, as reported by the agent."""
-    agent_cost_usd: Decimal | None = None
-    """The cost in USD, as calculated by the agent from its own price list."""
     is_copy: bool = False
     """Whether the call was copied from another session, according to the store.
 
@@ -198,13 +181,8 @@ class CallFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
     facts: CacheFacts | None = None
     """What can explain a lost cache, or None if the file tells nothing of caches."""
-    last_usage: Usage | None = None
-    """The usage of the last request, if the call consists of several."""
-    loss: CacheLoss | None = None
-    """Whether and why the call did not read what the previous one had cached.
-
-    Readers leave it None. It stays None outside of main conversations.
-    """
+    last_request: Buckets | None = None
+    """The tokens of the last request, if the call consists of several."""
     is_unread_past: bool = False
     """Whether this is the total of several calls that the store no longer lists individually.
 
@@ -215,7 +193,7 @@ class CallFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def counts(self) -> bool:
         """Whether the call used any tokens or cost anything. False for some failed calls."""
-        return bool(self.usage.prompt_tokens + self.usage.output_tokens or self.cost_usd)
+        return bool(self.buckets.prompt + self.buckets.completion or self.reported_cost)
 
 
 class StoreRead(msgspec.Struct, frozen=True):

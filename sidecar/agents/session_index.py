@@ -40,7 +40,7 @@ from sidecar.agents.stores import REWOUND
 from sidecar.config.safe_files import locked
 from sidecar.cost.book import CostBook
 from sidecar.cost.ledger import Ledger, save_worktrees, translated
-from sidecar.cost.ledger_events import LedgerEvent, split
+from sidecar.cost.ledger_events import LedgerEvent
 from sidecar.cost.worktrees import with_known_worktrees
 from sidecar.errors import log_defect
 from sidecar.messages.vendor_usage import LONGEST_ID, MOST_TOKENS
@@ -711,7 +711,7 @@ def _rank_of_call(call: CallFinished, session: StoredSession | None) -> int:
 def make_ledger_event(
     call: CallFinished, agent: str, rank: int | None = None, head: Head | None = None
 ) -> LedgerEvent:
-    """Return the ledger's form of a call.
+    """Return a call as the ledger records it.
 
     Args:
         call: The call.
@@ -719,23 +719,13 @@ def make_ledger_event(
         rank: The rank of the call's session (`LedgerEvent.rank`).
         head: What is checked out in the call's folder, or None if unknown.
     """
-    return LedgerEvent(
-        rank=rank,
-        at=call.at,
-        model=call.model,
-        provider=billing_provider(call.provider, call.model),
+    return msgspec.structs.replace(
+        call,
         agent=agent,
-        session=call.session,
+        rank=rank,
+        provider=billing_provider(call.provider, call.model),
         workspace=_folder_uri(call.workspace),
         branch=_branch_of_call(call, head),
-        request_id=call.request,
-        telemetry_id=call.telemetry_id,
-        tier=call.tier,
-        category=call.category,
-        reported_cost=call.cost_usd,
-        agent_cost=call.agent_cost_usd or None,  # agents write 0 if they do not know the price
-        buckets=split(call.usage, call.cache_write_5m_tokens, web_searches=call.web_searches),
-        loss=call.loss,
     )
 
 
@@ -746,7 +736,7 @@ def _branch_of_call(call: CallFinished, head: Head | None) -> str:
     """
     branch = None if head is None else head.branch_at(call.at)
     branch = call.branch if branch is None else branch
-    return "" if branch is None or branch == DETACHED or not _is_name(branch) else branch
+    return "" if branch == DETACHED or not _is_name(branch) else branch
 
 
 @lru_cache(maxsize=4096)

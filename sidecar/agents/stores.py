@@ -56,7 +56,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
 from hashlib import blake2b
@@ -81,6 +81,7 @@ from sidecar.agents.session_events import (
 )
 from sidecar.agents.store_files import FileStores
 from sidecar.cost.cache_losses import CacheChain, CacheFacts, ChainCall
+from sidecar.cost.ledger_events import split
 from sidecar.errors import SidecarError
 from sidecar.messages.vendor_usage import Usage
 
@@ -182,9 +183,18 @@ class SessionState(msgspec.Struct):
         """
         if call.category != "main" or call.facts is None:
             return call
-        usage = call.last_usage or call.usage
+        buckets = call.last_request or call.buckets
         self.chain, loss = self.chain.judge(
-            ChainCall.of(call.request, call.at, call.model, usage, call.facts)
+            ChainCall(
+                call.request_id,
+                call.at if call.at.tzinfo else call.at.replace(tzinfo=UTC),
+                call.model,
+                buckets.prompt,
+                buckets.cache_read,
+                buckets.cache_writes,
+                buckets.cache_write_1h,
+                call.facts,
+            )
         )
         return msgspec.structs.replace(call, loss=loss)
 
@@ -202,15 +212,15 @@ class SessionState(msgspec.Struct):
         self,
         at: datetime | None,
         usage: Usage,
-        request: str,
+        request_id: str,
         model: str | None,
         provider: str | None = None,
         *,
         session: str | None = None,
         workspace: str | None = None,
         category: Category = "main",
-        cost_usd: Decimal | None = None,
-        agent_cost_usd: Decimal | None = None,
+        reported_cost: Decimal | None = None,
+        agent_cost: Decimal | None = None,
         telemetry_id: str | None = None,
         tier: str = "",
     ) -> list[CallFinished]:
@@ -219,14 +229,15 @@ class SessionState(msgspec.Struct):
         Args:
             at: When the call was made. Defaults to the time of the session's last line.
             usage: The call's token counts.
-            request: The provider's id for the call, or an id derived from the call's line.
+            request_id: The provider's id for the call, or an id derived from the call's line.
             model: The model, if known.
             provider: The provider. Defaults to the provider that the model's name implies.
             session: The id of the session that made the call. Defaults to this session.
             workspace: The agent's working directory. Defaults to the session's first folder.
             category: The call's purpose.
-            cost_usd: The amount that the provider billed, in USD.
-            agent_cost_usd: The cost in USD that the agent calculated from its own price list.
+            reported_cost: The amount in USD that the provider billed, as reported by the agent.
+            agent_cost: The cost in USD that the agent calculated from its own price list, or 0 if
+                it does not know the price.
             telemetry_id: The call's id in the agent's telemetry.
             tier: The service tier, as returned by `messages.billing.normal_tier`.
         """
@@ -241,13 +252,13 @@ class SessionState(msgspec.Struct):
             session=self.id if session is None else session,
             model=model,
             provider=provider or provider_of(model),
-            usage=usage,
-            request=request,
+            buckets=split(usage),
+            request_id=request_id,
             workspace=first_path(self.folder) if workspace is None else workspace,
-            branch=self.branch,
+            branch=self.branch or "",
             category=category,
-            cost_usd=cost_usd,
-            agent_cost_usd=agent_cost_usd,
+            reported_cost=reported_cost,
+            agent_cost=agent_cost or None,
             telemetry_id=telemetry_id,
             tier=tier,
             is_copy=self.began is not None and at < self.began,

@@ -6,14 +6,13 @@ the calls in order of time and the facts that the agent's file has of them: no t
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import NamedTuple
 
 import msgspec
 
 from sidecar.cost.cache_lifetimes import HOUR, cache_lifetime
-from sidecar.messages.vendor_usage import Usage
 
 LEAST_TOKENS = 10_000
 """Fewer cached tokens are not worth a report, and vendors cache no very short prompts."""
@@ -126,7 +125,7 @@ _COMPARED = (
 class ChainCall(msgspec.Struct, frozen=True, gc=False):
     """A call of a main chain, with what the next one can be compared to."""
 
-    request: str
+    request: str | None
     at: datetime
     """When the reply was complete."""
     model: str
@@ -136,21 +135,6 @@ class ChainCall(msgspec.Struct, frozen=True, gc=False):
     written: int
     written_1h: int
     facts: CacheFacts
-
-    @classmethod
-    def of(
-        cls, request: str, at: datetime, model: str, usage: Usage, facts: CacheFacts
-    ) -> ChainCall:
-        return cls(
-            request,
-            at if at.tzinfo else at.replace(tzinfo=UTC),
-            model,
-            usage.prompt_tokens,
-            usage.cache_read_tokens,
-            usage.cache_write_tokens,
-            usage.cache_write_1h_tokens,
-            facts,
-        )
 
     @property
     def sent_at(self) -> datetime:

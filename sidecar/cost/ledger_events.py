@@ -200,7 +200,7 @@ def buckets_of(usage: Usage, raw: object = None, model: str = "") -> Buckets:
     )
 
 
-def split(usage: Usage, five_minutes: int, **others: int) -> Buckets:
+def split(usage: Usage, five_minutes: int = 0, **others: int) -> Buckets:
     """Split a normalized usage into buckets.
 
     Args:

@@ -35,7 +35,7 @@ class RecordingReader:
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         found = self._reader.read(store, state)
         self._world.calls += found.calls
-        self._world.agent_of |= dict.fromkeys((call.request for call in found.calls), self.agent)
+        self._world.agent_of |= {str(call.request_id): self.agent for call in found.calls}
         self._world.skipped[store.path] += found.skipped
         return found
 

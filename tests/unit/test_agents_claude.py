@@ -126,7 +126,7 @@ def test_cache_writes_are_split_by_lifetime(world: World, home: ClaudeHome) -> N
         )
         session.took(name, Tokens(1, 0, max(total, 80), 50, 2))
     world.check(home.truth)
-    assert [call.cache_write_5m_tokens for call in world.calls] == [30, 30]
+    assert [call.buckets.cache_write_5m for call in world.calls] == [30, 30]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_line_may_say_how_long_its_cache_writes_live(
     session.write(session.line("assistant", message=message, promptCacheRequested=requested))
     session.took("msg_a", Tokens(1, 0, 80, hour, 2))
     world.check(home.truth)
-    assert [call.cache_write_5m_tokens for call in world.calls] == [minutes]
+    assert [call.buckets.cache_write_5m for call in world.calls] == [minutes]
 
 
 def test_message_with_several_calls_is_billed_as_their_total(
@@ -187,7 +187,7 @@ def summaries(world: World) -> list[tuple[str, int, int]]:
     """Return the model, prompt tokens and output tokens of each call that created a summary."""
     world.ingest()
     made = (call for call in world.calls if call.category == "summary")
-    return [(call.model, call.usage.prompt_tokens, call.usage.output_tokens) for call in made]
+    return [(call.model, call.buckets.prompt, call.buckets.completion) for call in made]
 
 
 def cost_state(session: Transcript, **models: Tokens) -> None:
@@ -237,7 +237,7 @@ def test_agent_cost_of_a_resumed_session_counts_in_full(world: World, session: T
         line["modelUsage"][session.model]["costUSD"] = cost
         session.write(line)
         world.ingest()
-    costs = {call.request: call.agent_cost_usd for call in world.calls if call.agent_cost_usd}
+    costs = {call.request_id: call.agent_cost for call in world.calls if call.agent_cost}
     assert sum(map(float, costs.values())) == 10.0
 
 

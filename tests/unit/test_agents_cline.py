@@ -36,7 +36,7 @@ def test_every_call_counts_once(world: World, home: ClineHome) -> None:
         task.call()
     assert {call.workspace for call in world.calls} == {str(world.root)}
     assert {call.model for call in world.calls} == {"claude-sonnet-4-5"}
-    assert all(call.cost_usd for call in world.calls)
+    assert all(call.reported_cost for call in world.calls)
 
 
 def test_rewritten_task_counts_once_when_it_gains_a_provider(
@@ -62,7 +62,7 @@ def test_cost_of_zero_is_a_known_cost(world: World, home: ClineHome) -> None:
     task = everyday(home, world.root)
     task.say("api_req_started", json.dumps({"tokensIn": 5, "tokensOut": 6, "cost": 0}))
     world.ingest()
-    assert world.calls[-1].cost_usd == Decimal(0)
+    assert world.calls[-1].reported_cost == Decimal(0)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_protocol_determines_whether_input_includes_cached_tokens(
     numbers: dict[str, Any] = {"tokensIn": 1_000, "tokensOut": 5, "cacheReads": 900}
     task.say("api_req_started", json.dumps({**numbers, "apiProtocol": protocol}))
     world.ingest()
-    assert world.calls[-1].usage.prompt_tokens == prompt
+    assert world.calls[-1].buckets.prompt == prompt
 
 
 def test_condensed_context_has_its_new_size(world: World, home: ClineHome) -> None:

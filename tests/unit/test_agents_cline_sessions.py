@@ -37,7 +37,7 @@ def test_every_call_counts_once_and_subagents_have_no_context(
     assert {(call.model, call.provider) for call in world.calls} == {
         ("claude-sonnet-4-5", "anthropic")
     }
-    assert {call.cost_usd for call in world.calls} == {Decimal("0.0123")}
+    assert {call.reported_cost for call in world.calls} == {Decimal("0.0123")}
 
 
 def test_tasks_of_older_versions_are_read_too(world: World, home: SessionsHome) -> None:

@@ -167,8 +167,8 @@ def test_turn_is_billed_for_the_output_of_all_calls(world: World, chat: ChatLog)
     chat.end(request, (20_000, 60))
     chat.save()
     world.ingest()
-    billed = next(call for call in world.calls if call.request == request["requestId"])
-    assert (billed.usage.output_tokens, billed.cost_usd) == (490, Decimal("0.0325"))
+    billed = next(call for call in world.calls if call.request_id == request["requestId"])
+    assert (billed.buckets.completion, billed.reported_cost) == (490, Decimal("0.0325"))
     assert only(world).tokens == 20_060
 
 
@@ -182,14 +182,12 @@ def test_totals_by_model_are_exact_and_credits_count_once(world: World, chat: Ch
     request |= {"promptTokens": 30_000, "completionTokens": 800}
     chat.save()
     world.ingest()
-    calls = [call for call in world.calls if call.request.startswith(request["requestId"])]
-    assert [
-        (call.model, call.usage.prompt_tokens, call.usage.cache_read_tokens) for call in calls
-    ] == [
+    calls = [call for call in world.calls if str(call.request_id).startswith(request["requestId"])]
+    assert [(call.model, call.buckets.prompt, call.buckets.cache_read) for call in calls] == [
         ("gpt-5.4", 90_000, 70_000),
         ("gpt-5-mini", 500, 0),
     ]
-    assert [call.cost_usd for call in calls] == [Decimal("0.125"), None]
+    assert [call.reported_cost for call in calls] == [Decimal("0.125"), None]
 
 
 def test_cost_comes_from_credits_and_not_from_tokens(world: World, chat: ChatLog) -> None:
@@ -200,7 +198,7 @@ def test_cost_comes_from_credits_and_not_from_tokens(world: World, chat: ChatLog
     chat.save()
     world.ingest()
     prices = Prices(())
-    by_id = {call.request: make_ledger_event(call, "copilot-chat") for call in world.calls}
+    by_id = {call.request_id: make_ledger_event(call, "copilot-chat") for call in world.calls}
     assert prices.cost(by_id[free["requestId"]]).usd is None
     assert prices.cost(by_id[request["requestId"]]).usd is not None
     assert {event.provider for event in by_id.values()} == {"github-copilot"}
@@ -383,7 +381,7 @@ def test_debug_log_contains_every_call(world: World, home: CodeHome, log: DebugL
     world.check(home.truth)
     assert only(world).tokens == tokens.prompt + tokens.output
     assert {call.category for call in world.calls} == {"main", "subagent"}
-    assert all(call.cost_usd for call in world.calls)
+    assert all(call.reported_cost for call in world.calls)
 
 
 def test_turns_before_the_debug_log_come_from_the_session(

@@ -63,7 +63,7 @@ def test_only_new_rows_are_read(world: World, newer: CliHome) -> None:
 def test_cost_comes_from_credits(world: World, newer: CliHome) -> None:
     everyday(newer, world.root)
     world.ingest()
-    assert {call.cost_usd for call in world.calls} == {Decimal("0.025")}
+    assert {call.reported_cost for call in world.calls} == {Decimal("0.025")}
     assert {call.category for call in world.calls} == {"main", "summary", "subagent"}
     assert {call.workspace for call in world.calls} == {str(world.root)}
 
@@ -93,7 +93,7 @@ def test_session_with_only_events_is_a_lower_bound(world: World, newer: CliHome)
     newer.db.execute("DELETE FROM assistant_usage_events")
     newer.event(session, "assistant.message", messageId="other", outputTokens=50)
     world.ingest()
-    assert {call.usage.prompt_tokens for call in world.calls} == {0}
+    assert {call.buckets.prompt for call in world.calls} == {0}
     assert (only(world).tokens, only(world).note) == (None, NO_USAGE)
 
 
@@ -151,7 +151,7 @@ def test_records_of_the_event_log_count_once(
         newer.call(session)
     world.ingest()
     recorded = [call for call in world.calls if call.model == "gpt-5"]
-    found = {(call.usage.prompt_tokens, call.category, call.provider) for call in recorded}
+    found = {(call.buckets.prompt, call.category, call.provider) for call in recorded}
     assert found == {
         (100, "main", "openai"),
         (70, "subagent", "github-copilot"),

@@ -64,7 +64,7 @@ def test_goose_bills_only_what_the_provider_reports(
     store.session(world.root, ledger=True)
     store.db.execute("UPDATE usage_ledger SET cost_source = ?", (source,))
     world.ingest()
-    costs = {(call.cost_usd, call.agent_cost_usd) for call in world.calls}
+    costs = {(call.reported_cost, call.agent_cost) for call in world.calls}
     cost = Decimal("0.01")
     assert costs == {(cost, None) if source == "provider_reported" else (None, cost)}
 
@@ -145,11 +145,11 @@ def test_crush_shows_the_size_of_the_newest_call(crush: tuple[World, CrushStore]
         store.session(name, calls)
         world.ingest()
     world.check_context(store.truth)
-    assert {call.usage.prompt_tokens for call in world.calls} == {0}
+    assert {call.buckets.prompt for call in world.calls} == {0}
     with world.ledger.reader() as connection:
         rows = connection.execute("SELECT reported FROM event ORDER BY reported").fetchall()
     assert [row[0] for row in rows] == [750_000_000_000, 1_250_000_000_000]
-    assert world.calls[-1].cost_usd == Decimal("1.25")
+    assert world.calls[-1].reported_cost == Decimal("1.25")
 
 
 def test_crush_size_is_unknown_after_a_summary(crush: tuple[World, CrushStore]) -> None:

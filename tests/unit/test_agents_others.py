@@ -74,9 +74,9 @@ def test_aider_chats_have_calls_and_estimated_sizes(tmp_path: Path) -> None:
     assert [
         (
             call.model,
-            call.usage.prompt_tokens,
-            call.usage.cache_read_tokens,
-            call.usage.output_tokens,
+            call.buckets.prompt,
+            call.buckets.cache_read,
+            call.buckets.completion,
         )
         for call in calls
     ] == [
@@ -84,9 +84,9 @@ def test_aider_chats_have_calls_and_estimated_sizes(tmp_path: Path) -> None:
         ("anthropic/claude-sonnet-5", 14_000, 3_500, 1_200),
         ("ollama/qwen3", 2_500, 0, 250),
     ]
-    assert [call.agent_cost_usd for call in calls] == [Decimal("0.04"), Decimal("0.06"), None]
-    assert {call.cost_usd for call in calls} == {None}
-    assert len({call.request for call in calls}) == 3
+    assert [call.agent_cost for call in calls] == [Decimal("0.04"), Decimal("0.06"), None]
+    assert {call.reported_cost for call in calls} == {None}
+    assert len({call.request_id for call in calls}) == 3
 
 
 def test_aider_is_idle_after_reporting_a_message(tmp_path: Path) -> None:
@@ -129,10 +129,7 @@ class ContinueSession:
         self.path.write_text(json.dumps({**document, "history": self.history, "usage": total}))
         before = len(self.world.calls)
         self.world.ingest()
-        return [
-            (one.usage.prompt_tokens, one.usage.cache_read_tokens)
-            for one in self.world.calls[before:]
-        ]
+        return [(one.buckets.prompt, one.buckets.cache_read) for one in self.world.calls[before:]]
 
 
 USER = {"message": {"role": "user", "content": "…"}}

@@ -139,7 +139,7 @@ def test_calls_with_equal_tokens_in_a_debug_log_are_two(tmp_path: Path) -> None:
     for _ in range(2):
         log.write("llm_request", attrs=attrs)
     world.ingest()
-    assert [call.usage.prompt_tokens for call in world.calls] == [900, 900]
+    assert [call.buckets.prompt for call in world.calls] == [900, 900]
 
 
 def test_sessions_in_one_file_have_their_own_times(tmp_path: Path) -> None:

@@ -147,8 +147,8 @@ def test_oh_my_pi_reports_reasoning_and_the_lifetime_of_the_cache(tmp_path: Path
     Pi(world).entry("message", message=message)
     world.ingest()
     (call,) = world.calls
-    assert call.usage.reasoning_tokens == 4
-    assert (call.usage.cache_write_tokens, call.usage.cache_write_1h_tokens) == (30, 20)
+    assert call.buckets.reasoning == 4
+    assert (call.buckets.cache_writes, call.buckets.cache_write_1h) == (30, 20)
 
 
 def test_oh_my_pi_is_idle_after_its_exit(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_oh_my_pi_subagents_are_part_of_their_session(tmp_path: Path) -> None:
     child = Pi(world, path=pi.path.with_suffix("") / "Explore.jsonl")
     child.reply(30)
     assert list(world.sessions()) == [pi.id]
-    calls = {(call.session, call.category, call.usage.prompt_tokens) for call in world.calls}
+    calls = {(call.session, call.category, call.buckets.prompt) for call in world.calls}
     assert calls == {(pi.id, "main", 150), (pi.id, "subagent", 80)}
 
 
@@ -256,7 +256,7 @@ def test_pi_counts_the_calls_of_all_entries(pi_world: World, pi: Pi) -> None:
     pi.reply(100)
     pi_world.ingest()
     calls = [
-        (call.usage.prompt_tokens, call.usage.reasoning_tokens, call.category, call.model)
+        (call.buckets.prompt, call.buckets.reasoning, call.category, call.model)
         for call in pi_world.calls
     ]
     assert calls == [
@@ -294,8 +294,8 @@ def test_pi_says_whether_the_provider_reported_the_cost(
 ) -> None:
     pi.entry("usage", kind="x", model="gpt-5", usage=usage_of(Tokens(77), **cost))
     pi_world.ingest()
-    (call,) = (call for call in pi_world.calls if call.usage.prompt_tokens == 77)
-    assert (call.cost_usd, call.agent_cost_usd) == expected
+    (call,) = (call for call in pi_world.calls if call.buckets.prompt == 77)
+    assert (call.reported_cost, call.agent_cost) == expected
 
 
 def test_pi_one_hour_writes_have_their_own_price(pi_world: World, pi: Pi) -> None:

@@ -81,10 +81,10 @@ def sums_of(calls: list[tuple[Any, ...]]) -> tuple[Any, ...]:
 def test_each_call_is_billed_once_as_the_vendor_reported(world: World, written: Written) -> None:
     world.ingest()
     assert world.ingest() == 0
-    billed = {call.request: call for call in world.calls}.values()
+    billed = {call.request_id: call for call in world.calls}.values()
     ours: list[tuple[Any, ...]] = [
-        (one.category, one.model, one.usage.prompt_tokens, one.usage.output_tokens,
-         one.usage.cache_read_tokens, one.usage.cache_write_tokens)
+        (one.category, one.model, one.buckets.prompt, one.buckets.completion,
+         one.buckets.cache_read, one.buckets.cache_writes)
         for one in billed
     ]  # fmt: skip
     reported: list[tuple[Any, ...]] = [
@@ -207,7 +207,7 @@ def test_codex_subagent_thread_is_listed_after_the_user_resumes_it(tmp_path: Pat
     world.ingest()
     thread = "01a2090a-7979-7a91-98b0-6dc061401d62"
     assert thread in world.sessions()
-    first, resumed = (call for call in world.calls if call.usage.prompt_tokens in (7_673, 7_751))
+    first, resumed = (call for call in world.calls if call.buckets.prompt in (7_673, 7_751))
     assert (first.category, resumed.category) == ("subagent", "main")
     assert (first.session == thread, resumed.session == thread) == (False, True)
 
@@ -316,7 +316,7 @@ def test_continue_costs_are_recorded(tmp_path: Path) -> None:
     world = World(tmp_path, "continue")
     install(world, "continue-abort")
     world.ingest()
-    costs = {call.usage.prompt_tokens: call.agent_cost_usd for call in world.calls}
+    costs = {call.buckets.prompt: call.agent_cost for call in world.calls}
     assert (costs[2_538], costs[190_028]) == (Decimal("0.09"), Decimal("5.72"))
 
 
@@ -357,7 +357,7 @@ def test_claude_code_summary_calls_are_billed(tmp_path: Path) -> None:
     claude_transcript(world)
     world.ingest()
     (made,) = (call for call in world.calls if call.category == "summary")
-    assert (made.usage.prompt_tokens, made.usage.output_tokens) == (50_360, 809)
+    assert (made.buckets.prompt, made.buckets.completion) == (50_360, 809)
     assert (made.model, made.workspace) == ("claude-sonnet-4-5", str(world.root))
 
 
@@ -389,7 +389,7 @@ def test_claude_code_subagent_calls_are_not_taken_for_a_summary(tmp_path: Path) 
     path.write_text("".join([*lines[: third + 1], boundary, *lines[third + 1 :]]))
     world.ingest()
     (made,) = (call for call in world.calls if call.category == "summary")
-    assert made.usage.output_tokens == 809
+    assert made.buckets.completion == 809
 
 
 def test_claude_code_shows_its_own_estimate_after_a_compaction(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ from sidecar.cost import ledger as ledger_file
 from sidecar.cost.book import CostBook
 from sidecar.cost.cost_protocol import CostDetailParams, CostRecordParams
 from sidecar.cost.ledger import Ledger
-from sidecar.messages.vendor_usage import Usage
+from sidecar.cost.ledger_events import Buckets
 from sidecar.workspace.agent_sessions import NOT_KEPT, SessionReader
 from sidecar.workspace.services import Services
 from sidecar.workspace.spending import Spending
@@ -346,17 +346,17 @@ def call(agent: str, provider: str, **costs: Any) -> CallFinished:
         session=agent,
         model="gpt-4o",
         provider=provider,
-        usage=Usage(input_tokens=1_000_000, output_tokens=0, prompt_tokens=1_000_000),
-        request=agent,
+        buckets=Buckets(input=1_000_000),
+        request_id=agent,
         **costs,
     )
 
 
 def test_credits_are_the_reported_cost_and_the_agents_cost_is_kept(world: World) -> None:
     calls = [
-        call("copilot-chat", "github-copilot", cost_usd=Decimal("0.07")),
+        call("copilot-chat", "github-copilot", reported_cost=Decimal("0.07")),
         call("copilot-cli", "github-copilot"),
-        call("pi", "openai", cost_usd=Decimal(3)),
+        call("pi", "openai", reported_cost=Decimal(3)),
         call("codex", "openai"),
     ]
     world.ledger.record_many(make_ledger_event(one, one.session) for one in calls)
@@ -371,11 +371,6 @@ def test_credits_are_the_reported_cost_and_the_agents_cost_is_kept(world: World)
     assert "codex, pi: at API prices" in found.basis
     assert "copilot-chat, copilot-cli: AI credits as reported" in found.basis
     assert world.book.detail(CostDetailParams(workspace="file:///none")).basis == ""
-
-
-def test_a_call_is_stored_with_its_agents_own_cost() -> None:
-    event = make_ledger_event(call("pi", "fake", agent_cost_usd=Decimal("0.25")), "pi")
-    assert (event.reported_cost, event.agent_cost) == (None, Decimal("0.25"))
 
 
 def git(folder: Path, *arguments: str) -> None:

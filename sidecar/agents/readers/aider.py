@@ -149,7 +149,7 @@ class _HistoryReader(msgspec.Struct, dict=True):
             usage,
             f"{chat.id}#{self.calls}",
             chat.model,
-            agent_cost_usd=Decimal(cost.decode().replace(",", "").rstrip(".")) if cost else None,
+            agent_cost=Decimal(cost.decode().replace(",", "").rstrip(".")) if cost else None,
         )
 
 

@@ -50,6 +50,7 @@ from sidecar.agents.stores import (
     record_at,
 )
 from sidecar.cost.cache_losses import CacheFacts
+from sidecar.cost.ledger_events import split
 from sidecar.messages.vendor_usage import Usage, normal_tier, region_suffix, usage_from_parts
 from sidecar.models import catalogue
 from sidecar.models.names import parse
@@ -780,7 +781,7 @@ class _Transcript(SessionLines):
     def _calls_of_replies(self, replies: _Replies, newest: str | None) -> Iterator[CallFinished]:
         for name, (_, line, facts) in replies.items():
             for call in _calls_of_line(name, line, self.session, facts):
-                if call.request == newest:
+                if call.request_id == newest:
                     self._keep_call(call)
                 yield call
             if line.call is not None:
@@ -789,8 +790,8 @@ class _Transcript(SessionLines):
 
     def _keep_call(self, call: CallFinished) -> None:
         known = self.newest_call
-        if known is not None and call.request == known.request:
-            call = msgspec.structs.replace(call, agent_cost_usd=known.agent_cost_usd)
+        if known is not None and call.request_id == known.request_id:
+            call = msgspec.structs.replace(call, agent_cost=known.agent_cost)
         self.newest_call = call
 
     def _call_with_own_cost(self, line: TranscriptLine) -> Iterator[CallFinished]:
@@ -800,8 +801,8 @@ class _Transcript(SessionLines):
         call, self.own_cost = self.newest_call, total
         if call is None or new <= 0:
             return
-        cost = parse_usd(new + float(call.agent_cost_usd or 0))
-        self.newest_call = msgspec.structs.replace(call, agent_cost_usd=cost)
+        cost = parse_usd(new + float(call.agent_cost or 0))
+        self.newest_call = msgspec.structs.replace(call, agent_cost=cost)
         yield self.newest_call
 
 
@@ -811,7 +812,7 @@ def _short_id(name: str | None) -> str:
 
 
 def _calls_of_line(
-    request: str, entry: TranscriptLine, session: SessionState, facts: CacheFacts
+    request_id: str, entry: TranscriptLine, session: SessionState, facts: CacheFacts
 ) -> Iterator[CallFinished]:
     at = parse_iso_time(entry.timestamp) or session.at
     if entry.call is None or at is None:
@@ -826,18 +827,16 @@ def _calls_of_line(
         session=entry.session_id or session.id,
         model=model,
         provider=provider_of(model) or "anthropic",
-        usage=numbers,
-        request=request,
+        buckets=split(numbers, five_minutes(numbers, usage), web_searches=usage.searches),
+        request_id=request_id,
         telemetry_id=entry.request_id,
         workspace=entry.cwd or "",
-        branch=entry.git_branch or session.branch,
+        branch=entry.git_branch or session.branch or "",
         category="subagent" if entry.is_sidechain else "main",
         tier=tier_of(usage),
-        cache_write_5m_tokens=five_minutes(numbers, usage),
-        web_searches=usage.searches,
         is_copy=entry.is_copy,
         facts=facts,
-        last_usage=own[-1].counts if len(own) > 1 else None,
+        last_request=split(own[-1].counts) if len(own) > 1 else None,
     )
     yield call
     others = [part for part in parts if part.model not in (None, message.model)]
@@ -845,12 +844,10 @@ def _calls_of_line(
         yield msgspec.structs.replace(
             call,
             model=part.model,
-            usage=part.counts,
-            request=f"{request}/{index}",
+            buckets=split(part.counts),
+            request_id=f"{request_id}/{index}",
             facts=None,
             telemetry_id=None,
-            cache_write_5m_tokens=0,
-            web_searches=0,
         )
 
 

@@ -154,7 +154,7 @@ class Tasks(DocumentReader):
             session.track = session.track.call(CallSize.of(usage, model))
             request = f"{session.id}/{int(message.ts or 0)}"
             calls += session.call(
-                at, usage, request, model, provider, cost_usd=reported_usd(numbers.cost)
+                at, usage, request, model, provider, reported_cost=reported_usd(numbers.cost)
             )
         return StoreRead(calls, [session.snapshot()])
 
@@ -320,7 +320,7 @@ class ClineSessions(DocumentReader):
                 session.model,
                 provider,
                 category="main" if is_lead else "subagent",
-                cost_usd=reported_usd(reply.metrics.cost if reply.metrics else None),
+                reported_cost=reported_usd(reply.metrics.cost if reply.metrics else None),
             )
         snapshot = session.snapshot()
         if not is_lead:

@@ -276,7 +276,7 @@ def _reply_calls(
         state.replies[key] = usage.prompt_tokens, usage.output_tokens
         cost = parse_usd(reply.cost_cents and reply.cost_cents / 100)
         request = f"{session.id}/{key}"
-        yield from session.call(session.at, usage, request, reply.model, agent_cost_usd=cost)
+        yield from session.call(session.at, usage, request, reply.model, agent_cost=cost)
 
 
 def _call_of_unlisted_usage(

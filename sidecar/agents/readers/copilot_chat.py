@@ -154,7 +154,7 @@ class _State(msgspec.Struct):
         The result includes calls in turns that later lines remove.
         """
         self.find_better_stores()
-        calls: dict[str, CallFinished] = {}
+        calls: dict[str | None, CallFinished] = {}
         changed: set[int] = set()
         for one in lines.records(decode_mutation):
             try:
@@ -179,13 +179,13 @@ class _State(msgspec.Struct):
         begins = (traced, spans.log_begins(str(_log_of(self.path))), self.until)
         self.until = min((at for at in begins if at is not None), default=None)
 
-    def calls(self, numbers: Iterable[int]) -> dict[str, CallFinished]:
+    def calls(self, numbers: Iterable[int]) -> dict[str | None, CallFinished]:
         """Return the calls in the given turns that started before `until`, keyed by id."""
         name, requests = self.chat.session_id or self.session.id, self.chat.requests or ()
         turns = (requests[number] for number in numbers if number < len(requests))
         session = SessionState(name, folder="\n".join(_project_of(self.path).named_folders))
         return {
-            call.request: call
+            call.request_id: call
             for turn in turns
             if turn is not None and (self.until is None or (turn.timestamp or 0) < self.until)
             for call in calls_of(turn, session)

@@ -258,7 +258,7 @@ class _Database(OneDatabase):
             session.model,
             PROVIDER,
             category=category,
-            cost_usd=nano_credits_to_usd(nano),
+            reported_cost=nano_credits_to_usd(nano),
         )
         return [*map(session.judge, calls)]
 
@@ -434,7 +434,7 @@ class _Events(SessionLines):
             record.model or self.session.model,
             (key.provider if key and is_byok else PROVIDER),
             category=category,
-            cost_usd=nano_credits_to_usd(bill.total_nano_aiu),
+            reported_cost=nano_credits_to_usd(bill.total_nano_aiu),
         )
 
     def _output_of_message(self, event: _Event, at: datetime, data: _Data) -> list[CallFinished]:

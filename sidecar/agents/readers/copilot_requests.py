@@ -474,7 +474,7 @@ def calls_of(request: CopilotTurn, session: SessionState) -> Iterator[CallFinish
             f"{request.request_id}/{number}" if number else request.request_id,
             model,
             request.provider,
-            cost_usd=usd if number == 0 else None,
+            reported_cost=usd if number == 0 else None,
         )
 
 

@@ -117,7 +117,7 @@ class LogState(SessionLines):
             attrs.model,
             PROVIDER,
             category="subagent" if self.child else "summary" if line.is_summary else "main",
-            cost_usd=nano_credits_to_usd(attrs.copilot_usage_nano_aiu),
+            reported_cost=nano_credits_to_usd(attrs.copilot_usage_nano_aiu),
         )
 
 
@@ -238,7 +238,7 @@ def trace_events(
             span.model,
             PROVIDER,
             category="subagent" if span.parent else "main",
-            cost_usd=nano_credits_to_usd(span.nano),
+            reported_cost=nano_credits_to_usd(span.nano),
             telemetry_id=span.response,
         )
     state.at = newest

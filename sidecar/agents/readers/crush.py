@@ -89,7 +89,7 @@ class Crush(OneDatabase):
                     provider,
                     session=parent or name,
                     category="subagent" if parent else "main",
-                    cost_usd=Decimal(repr(cost)),
+                    reported_cost=Decimal(repr(cost)),
                 )
 
     def measure(self, path: str, session: str, sizes: ContextSizes) -> None:

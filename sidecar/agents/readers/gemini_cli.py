@@ -219,13 +219,13 @@ class _Log(SessionLines):
         return cls(session, subagent)
 
     def read(self, lines: Lines) -> Iterable[CallFinished]:
-        calls: dict[str, CallFinished] = {}
+        calls: dict[str | None, CallFinished] = {}
         for line in lines.records(_line):
             messages = self._apply(line)
             for call in self.calls(messages):
-                known = calls.get(call.request)
+                known = calls.get(call.request_id)
                 # What was noted before a reply belongs to its first version.
-                calls[call.request] = replace(call, facts=known.facts) if known else call
+                calls[call.request_id] = replace(call, facts=known.facts) if known else call
             if line.title:
                 self.session.title_at = lines.position
         return calls.values()

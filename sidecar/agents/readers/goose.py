@@ -219,6 +219,6 @@ def _call_of_request(
         column_text(row.get("model")) or session.model,
         provider,
         category="summary" if row.get("is_compaction") else "main",
-        cost_usd=cost if is_billed else None,
-        agent_cost_usd=None if is_billed else cost,
+        reported_cost=cost if is_billed else None,
+        agent_cost=None if is_billed else cost,
     )

@@ -116,5 +116,5 @@ class _Events(SessionLines):
                 f"{session.id}/{position}/{number}",  # events have no ids
                 usage.model,
                 category="main" if is_main else "subagent",
-                agent_cost_usd=parse_usd(usage.cost),
+                agent_cost=parse_usd(usage.cost),
             )

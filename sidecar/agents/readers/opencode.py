@@ -158,7 +158,7 @@ class OpenCodeMessage(Record):
             model,
             provider,
             category="subagent" if is_child else "summary" if self.is_summary else "main",
-            agent_cost_usd=parse_usd(self.cost),
+            agent_cost=parse_usd(self.cost),
             tier=tier,
         )
 
@@ -333,7 +333,7 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
             provider,
             session=self.parent or self.id,
             category="subagent" if self.parent else "main",
-            agent_cost_usd=parse_usd(self.cost),
+            agent_cost=parse_usd(self.cost),
             tier=tier,
         )
 
@@ -443,7 +443,7 @@ class _Databases(OneDatabase):
             for name, messages in replies.items()
             for request, loss in _judge_replies(connection, name, messages).items()
         }
-        calls = [replace(call, loss=losses.get(call.request)) for call in calls]
+        calls = [replace(call, loss=losses.get(call.request_id)) for call in calls]
         sessions = [session.snapshot() for session in measured]
         return StoreRead(calls, sessions, skipped, is_whole)
 
@@ -675,7 +675,7 @@ def _measure(connection: sqlite3.Connection, session: str, sizes: ContextSizes) 
 
 def _judge_replies(
     connection: sqlite3.Connection, session: str, replies: list[OpenCodeMessage]
-) -> dict[str, CacheLoss | None]:
+) -> dict[str | None, CacheLoss | None]:
     """Return the verdict on each new reply's call whether it lost its cache, by request."""
     first = min(message.created for message in replies)
     state = SessionState(session)
@@ -692,7 +692,7 @@ def _judge_replies(
         for call in message.calls(session, None, is_child=False):
             if call.category == "main" and call.counts:
                 facts, state.facts = state.facts, state.facts.after_call()
-                losses[call.request] = state.judge(replace(call, facts=facts)).loss
+                losses[call.request_id] = state.judge(replace(call, facts=facts)).loss
     return losses
 
 

@@ -116,6 +116,6 @@ def _calls(
             model or None,
             provider.partition("/")[0] if slash else None,
             category=_CATEGORIES.get(purpose.partition(":")[0], "main"),
-            agent_cost_usd=parse_usd(cost.cost) if cost else None,
+            agent_cost=parse_usd(cost.cost) if cost else None,
         )
     return calls

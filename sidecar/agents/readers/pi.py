@@ -438,8 +438,8 @@ class PiSession(SessionLines, dict=True):
             provider,
             session=self.parent,
             category="subagent" if self.parent else category,
-            cost_usd=usd if cost.total_from_provider else None,
-            agent_cost_usd=None if cost.total_from_provider else usd,
+            reported_cost=usd if cost.total_from_provider else None,
+            agent_cost=None if cost.total_from_provider else usd,
         )
 
 
