@@ -142,6 +142,21 @@ def test_closed_pipe_ends_the_command_silently(tmp_path: Path) -> None:
     assert process.returncode == 1
 
 
+def test_a_tokenizer_name_with_line_ends_is_printed_on_one_line(tmp_path: Path) -> None:
+    settings = '[[tokenizer]]\nmodels = ["mine"]\nfile = "a\\n::error::forged"\n'
+    (tmp_path / "config.toml").write_text(settings)
+    places = {"TOKEN_SIDECAR_CONFIG": "config.toml", "TOKEN_SIDECAR_STATE": "state"}
+    variables = os.environ | {name: str(tmp_path / place) for name, place in places.items()}
+    command = [sys.executable, "-P", "-m", "sidecar", "config", "check"]
+    result = subprocess.run(
+        command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 2
+    for output in (result.stdout, result.stderr):
+        (line,) = output.splitlines()
+        assert r"a\n::error::forged: No such file" in line
+
+
 @pytest.mark.skipif(os.name == "nt", reason="Windows does not delete the current folder")
 @pytest.mark.parametrize(
     "arguments",
