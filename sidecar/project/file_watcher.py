@@ -286,7 +286,7 @@ class FileWatcher:
 
 
 class FollowedPaths:
-    """The paths that one subscriber follows, by key. What follows them is on the event loop."""
+    """The paths that one subscriber follows, by key. Used on the event loop only."""
 
     def __init__(self, watcher: FileWatcher) -> None:
         self._watcher = watcher

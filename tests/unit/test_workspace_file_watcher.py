@@ -11,12 +11,13 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sidecar.project import file_watcher
-from sidecar.project.file_watcher import Changes, FileWatcher, _Watches
+from sidecar.project.file_watcher import Changes, FileWatcher, FollowedPaths, _Watches
 
 NEVER = float("inf")
 
@@ -459,3 +460,26 @@ def test_closed_watcher_stops_its_threads_and_closes_descriptors(
             return
         threading.Event().wait(0.1)
     raise AssertionError((before, in_use()))
+
+
+def test_paths_are_followed_until_others_stand_for_their_key() -> None:
+    watched, cancelled = list[str](), list[str]()
+
+    class Watcher:
+        def watch(self, find_paths: Callable[[], tuple[str]], *_: object) -> Any:
+            (path,) = find_paths()
+            watched.append(path)
+            return SimpleNamespace(cancel=lambda: cancelled.append(path))
+
+    followed = FollowedPaths(Watcher())  # type: ignore[arg-type]
+
+    def follow(key: str, path: str) -> None:
+        followed.follow(key, path, lambda: (path,), print)
+
+    for key, path in (("a", "1"), ("b", "2"), ("a", "1"), ("a", "3")):
+        follow(key, path)
+    assert (watched, cancelled) == (["1", "2", "3"], ["1"])
+    followed.keep(("b",))
+    assert cancelled == ["1", "3"]
+    follow("a", "3")
+    assert watched == ["1", "2", "3", "3"]
