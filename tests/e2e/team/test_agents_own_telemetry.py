@@ -51,7 +51,8 @@ class ExportingCodex(Codex):
     def configure(self, home: Path, url: str) -> None:
         super().configure(home, url)
         (exporter,) = re.findall(r"^\[otel\..*?(?=^```)", GUIDE, re.MULTILINE | re.DOTALL)
-        exporter = exporter.replace("https://collector.example.com", url)
+        assert "https://costs.example.com/" in exporter
+        exporter = exporter.replace("https://costs.example.com", url)
         with (home / ".codex/config.toml").open("a") as file:
             file.write(exporter.replace("Basic <TOKEN>", HEADER))
 
