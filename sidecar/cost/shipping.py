@@ -62,6 +62,7 @@ from sidecar.endpoints.http import (
     without_secrets,
 )
 from sidecar.errors import SidecarError
+from sidecar.operating_system import IS_WINDOWS, NO_WINDOW
 from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
@@ -769,8 +770,9 @@ def read_token(team: Team) -> str:
 def _run_token_command(command: str) -> str:
     try:
         done = subprocess.run(  # noqa: S603 - only the user and the administrator can set it
-            shlex.split(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, timeout=_TOKEN_SECONDS, check=True, encoding="utf-8",
+            command if IS_WINDOWS else shlex.split(command),  # Windows' programs split it
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            timeout=_TOKEN_SECONDS, check=True, encoding="utf-8", creationflags=NO_WINDOW,
             cwd=Path.home(),  # a relative program must not be one of the project's
         )  # fmt: skip
     except (OSError, ValueError, subprocess.SubprocessError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from sidecar.config.load import load
 from sidecar.config.paths import config_file, state_dir, system_config_file
 from sidecar.config.settings import Team
 from sidecar.config.toml import parse, set_key
+from sidecar.cost import shipping
 from sidecar.cost.book import CostBook
 from sidecar.cost.shipping import ShippingError, read_token
 from tests.cases import read_rows
@@ -202,6 +204,20 @@ def test_the_output_of_a_failing_command_is_not_shown(collector: Collector) -> N
     result = run("team", "join", collector.url, "--token-command", script, code=1)
     assert "token-command failed" in result.stderr
     assert "SECRET" not in result.output
+
+
+def test_backslashes_in_a_token_command_stay_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = r'C:\tools\pass.exe show "team token"'
+    commands = []
+
+    def start(arguments: object, **_: object) -> subprocess.CompletedProcess[str]:
+        commands.append(arguments)
+        return subprocess.CompletedProcess([], 0, TOKEN)
+
+    monkeypatch.setattr(shipping, "IS_WINDOWS", True)
+    monkeypatch.setattr(subprocess, "run", start)
+    assert read_token(Team(token_command=command)) == TOKEN
+    assert commands == [command]
 
 
 def test_an_administrator_can_deploy_the_settings(collector: Collector) -> None:
