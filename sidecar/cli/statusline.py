@@ -186,13 +186,13 @@ def _ledger_texts(
     from sidecar.conversations.context_rows import block_text, limit_name, limit_text
     from sidecar.cost.cost_protocol import CostDetailParams
     from sidecar.cost.ledger import LedgerError
-    from sidecar.workspace.usage_details import plan_limits, usage_block
+    from sidecar.workspace.usage_details import plan_limits
 
     texts, block, now = list[str](), None, datetime.now(UTC)
     end = end_of_block(limits or (), now) or block_end(agent, settings.agents, state_dir())
     with contextlib.suppress(LedgerError):
         today = book.detail(CostDetailParams(since="today", by=("agent",)))
-        block = usage_block(book, agent, end, now)
+        block = book.current_block(agent, end, now)
         if today.rows:
             is_unpriced = all(row.cost_usd is None for row in today.rows)
             cost = None if is_unpriced else today.totals.cost_usd

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from sidecar.config.settings import Truncation
 from sidecar.cost.cache_lifetimes import CacheEnd
-from sidecar.cost.context_costs import BranchCost
+from sidecar.cost.context_costs import BranchCost, UsageBlock
 from sidecar.counting.count_result import Method
 from sidecar.messages.replies import ReplyFormat
 from sidecar.messages.turns import Turn
@@ -276,22 +276,6 @@ class PlanLimit(Result, frozen=True, kw_only=True):
     """When the limit is reached at this pace: the average since the period began or, in a five-hour
     block, since its first call. Null if the limit resets before, is already reached, or if less
     than five minutes have passed.
-    """
-
-
-class UsageBlock(Result, frozen=True, kw_only=True):
-    """The current five-hour period of a subscription's usage limit."""
-
-    began_at: str
-    ends_at: str
-    first_call_at: str
-    cost_usd: float | None
-    """Cost of the agent's calls in this period, in USD; null if no call has a price."""
-    unpriced: bool = False
-    """Whether a call, or part of a call, has no known price and is excluded from `cost_usd`."""
-    tokens_per_minute: int | None = None
-    """The average number of tokens per minute since the first call, including those read from a
-    cache. Null in the first five minutes.
     """
 
 

@@ -19,10 +19,10 @@ from sidecar.conversations.context_protocol import (
     Forecast,
     PlanLimit,
     PriceUntil,
-    UsageBlock,
     ViewRow,
 )
 from sidecar.cost.cache_lifetimes import CacheEnd
+from sidecar.cost.context_costs import UsageBlock
 from sidecar.counting.count_result import (
     Method,
     banded_text,
@@ -250,7 +250,7 @@ def block_text(block: UsageBlock, now: datetime, *, is_behind: bool = False) -> 
     cost = cost_text(block.cost_usd, is_partial=is_behind or block.unpriced)
     rate = block.tokens_per_minute
     pace = "" if rate is None else f"{rate:,} tokens/min"
-    left = duration_text(datetime.fromisoformat(block.ends_at) - now)
+    left = duration_text(block.ends_at - now)
     return ", ".join(filter(None, (cost, pace, f"{left} left")))
 
 

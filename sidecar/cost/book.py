@@ -9,18 +9,17 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
 
 import msgspec
 
 from sidecar.config.settings import Price
 from sidecar.config.stored_prices import STORED_LIST
 from sidecar.cost.caps import branch_cost, spend_so_far
-from sidecar.cost.context_costs import BranchCost, SpendingSums
+from sidecar.cost.context_costs import BranchCost, SpendingSums, UsageBlock
 from sidecar.cost.cost_protocol import (
     CostDetailParams,
     CostRecorded,
@@ -49,20 +48,6 @@ from sidecar.models.catalogue import provider_name, provider_of
 Cancelled = Callable[[], bool]
 
 _log = logging.getLogger(__name__)
-
-
-class BlockCost(NamedTuple):
-    """The cost of an agent's calls in a five-hour block."""
-
-    began_at: datetime
-    ends_at: datetime
-    cost_usd: float | None
-    """The cost in USD, or None if no call has a price."""
-    unpriced: bool
-    """Whether a call, or part of a call, has no known price."""
-    tokens: int
-    """The tokens of all calls, including those read from a cache."""
-    first_call_at: datetime
 
 
 class CostBook:
@@ -272,14 +257,20 @@ class CostBook:
             )
 
     def current_block(
-        self, agent: str, ends_at: datetime | None = None, now: datetime | None = None
-    ) -> BlockCost | None:
-        """Return the cost of an agent's current five-hour block, or None if it contains no calls.
+        self, agent: str, ends_at: datetime | None, now: datetime
+    ) -> UsageBlock | None:
+        """Return an agent's current five-hour block, or None if it contains no calls.
+
+        Args:
+            agent: The agent.
+            ends_at: When the block ends, if the agent reports it.
+            now: The current time.
 
         Raises:
             LedgerError: Reading failed.
         """
         from sidecar.cost.five_hour_blocks import current_block, first_call_ms, scope_of_block
+        from sidecar.cost.forecast import SHORTEST_PACE
 
         with self.report_reader() as connection:
             block = current_block(connection, agent, ends_at, now)
@@ -289,13 +280,16 @@ class CostBook:
             total, first_ms = read_total(connection, scope), first_call_ms(connection, scope)
         if first_ms is None:
             return None
-        return BlockCost(
+        first_call_at = datetime.fromtimestamp(first_ms / 1000, UTC)
+        tokens, passed = total.buckets.prompt + total.buckets.completion, now - first_call_at
+        pace = None if passed < SHORTEST_PACE else round(tokens / (passed / timedelta(minutes=1)))
+        return UsageBlock(
             began_at=datetime.fromtimestamp(block.begin_ms / 1000, UTC),
             ends_at=datetime.fromtimestamp(block.end_ms / 1000, UTC),
             cost_usd=total.cost_usd,
             unpriced=total.is_partial,
-            tokens=total.buckets.prompt + total.buckets.completion,
-            first_call_at=datetime.fromtimestamp(first_ms / 1000, UTC),
+            first_call_at=first_call_at,
+            tokens_per_minute=pace,
         )
 
     def close(self) -> None:

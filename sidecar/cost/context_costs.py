@@ -6,6 +6,7 @@ They are apart from other costs, because the first token count needs neither the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -48,6 +49,22 @@ class SessionCost(NamedTuple):
     total: Cost
     split: tuple[Cost, Cost] | None = None
     """The costs of the main conversation and of sub-agents, or None if no sub-agent made a call."""
+
+
+class UsageBlock(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The current five-hour period of a subscription's usage limit."""
+
+    began_at: datetime
+    ends_at: datetime
+    first_call_at: datetime
+    cost_usd: float | None
+    """Cost of the agent's calls in this period, in USD; null if no call has a price."""
+    unpriced: bool = False
+    """Whether a call, or part of a call, has no known price and is excluded from `cost_usd`."""
+    tokens_per_minute: int | None = None
+    """The average number of tokens per minute since the first call, including those read from a
+    cache. Null in the first five minutes.
+    """
 
 
 class SpendingSums(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,6 @@ from sidecar.conversations.context_protocol import (
     Forecast,
     PlanLimit,
     PriceUntil,
-    UsageBlock,
 )
 from sidecar.errors import SidecarError
 from sidecar.workspace.context_breakdown import label_parts
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from sidecar.conversations.context_protocol import ContextUsage
     from sidecar.conversations.conversation import Conversation
     from sidecar.cost.book import CostBook
+    from sidecar.cost.context_costs import UsageBlock
     from sidecar.workspace.shared_services import SharedServices
     from sidecar.workspace.workspace import Workspace
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 _SMALL_WINDOW = 100_000
 """In smaller windows, agents do not compact at less than half of the window."""
 _FULL = 100.0
-_MINUTE = timedelta(minutes=1)
 
 
 async def add_forecast(
@@ -155,7 +154,7 @@ def forecast(
     block, ends_at = None, end_of_block(limits, now)
     if ends_at is not None:
         with suppress(SidecarError):
-            block = usage_block(book, session.source, ends_at, now)
+            block = book.current_block(session.source, ends_at, now)
     return Forecast(
         calls_left=calls_left,
         next_input_usd=_as_float(following.cached_usd if following else None),
@@ -196,7 +195,7 @@ def _full_at(limit: ReportedLimit, block: UsageBlock | None, now: datetime) -> d
         return None
     began = limit.resets_at - timedelta(minutes=limit.minutes)
     if block is not None and limit.minutes == BLOCK_MINUTES:
-        began = max(began, datetime.fromisoformat(block.first_call_at))
+        began = max(began, block.first_call_at)
     if now - began < SHORTEST_PACE:
         return None
     full = now + (now - began) * ((_FULL - limit.used_percent) / limit.used_percent)
@@ -226,37 +225,6 @@ def tokens_until_compaction(usage: ContextUsage) -> int | None:
     if end < min(limit, _SMALL_WINDOW) // 2:  # the agent's reserve is meant for larger windows
         end = limit
     return end - tokens
-
-
-def usage_block(
-    book: CostBook, agent: str, ends_at: datetime | None, now: datetime
-) -> UsageBlock | None:
-    """Return an agent's current five-hour block, or None if it has no calls.
-
-    Args:
-        book: The ledger and its prices.
-        agent: The agent.
-        ends_at: When the block ends, if the agent reports it.
-        now: The current time.
-
-    Raises:
-        LedgerError: The ledger cannot be read.
-    """
-    from sidecar.cost.forecast import SHORTEST_PACE
-
-    block = book.current_block(agent, ends_at, now)
-    if block is None:
-        return None
-    passed = now - block.first_call_at
-    pace = None if passed < SHORTEST_PACE else round(block.tokens / (passed / _MINUTE))
-    return UsageBlock(
-        began_at=_as_iso(block.began_at) or "",
-        ends_at=_as_iso(block.ends_at) or "",
-        first_call_at=_as_iso(block.first_call_at) or "",
-        cost_usd=block.cost_usd,
-        unpriced=block.unpriced,
-        tokens_per_minute=pace,
-    )
 
 
 def _as_iso(at: datetime | None) -> str | None:

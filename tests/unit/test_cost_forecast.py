@@ -382,7 +382,7 @@ def test_limits_and_block_are_those_of_claude_codes_status_line(tmp_path: Path) 
     assert [(limit.minutes, limit.used_percent) for limit in limits] == [(300, 23.5)]
     prediction = predict(book, usage, at, limits)
     assert prediction.block is not None
-    assert datetime.fromisoformat(prediction.block.ends_at) == ends
+    assert prediction.block.ends_at == ends
     spent = session_calls(book.ledger, "s", "claude-code", at)
     prices = [book.prices.price(one.buckets, MODEL, "anthropic") or Decimal(0) for one in spent]
     assert prediction.block.cost_usd == pytest.approx(float(sum(prices)))
