@@ -12,11 +12,8 @@ import re
 from bisect import bisect_left
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
-import msgspec
-
-from sidecar.config.settings import setting_names
 from sidecar.errors import SidecarError
 
 KeyPath = tuple[str | int, ...]
@@ -137,6 +134,8 @@ def _without_quotes(message: str) -> str:
 
 
 def _setting_at_start(line: str) -> str:
+    from sidecar.config.settings import setting_names  # imported late, because hooks parse TOML
+
     found = _KEY.match(line)
     return found[1] if found and found[1] in setting_names() else ""
 
@@ -147,7 +146,7 @@ def _line_with_text(lines: list[str], line: int) -> int:
     return line
 
 
-class ValueSpan(msgspec.Struct, frozen=True):
+class ValueSpan(NamedTuple):
     """The position of a value, key or header.
 
     Offsets are in characters, and `end` is exclusive. `line` and `column` are 1-based.

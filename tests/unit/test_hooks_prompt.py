@@ -337,8 +337,9 @@ def test_a_disk_that_does_not_respond_is_not_waited_for(book: CostBook, tmp_path
     assert answer.seconds < SECONDS - 1
 
 
-def test_the_hook_imports_no_large_modules(book: CostBook) -> None:
+def test_the_hook_imports_no_large_modules(book: CostBook, tmp_path: Path) -> None:
     spend(book, 1, "file:///a", "s")
+    (tmp_path / "pyproject.toml").write_text("[tool.token-sidecar]\n")
     set_caps("hard-cap-usd = 5\nbranch-hard-cap-usd = 3\ncontext-soft-cap = 0.5")
     code = (
         "import os, sys; exit = os._exit\n"
@@ -348,7 +349,8 @@ def test_the_hook_imports_no_large_modules(book: CostBook) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-P", "-c", code],
-        input='{"session_id": "s", "cwd": "/"}', capture_output=True, text=True, check=True,
+        input=json.dumps({"session_id": "s", "cwd": str(tmp_path)}),
+        capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout == ""
     loaded = {name for name in done.stderr.split() if name.startswith("sidecar.")}
@@ -357,7 +359,7 @@ def test_the_hook_imports_no_large_modules(book: CostBook) -> None:
         "sidecar.config.paths", "sidecar.operating_system",
         # only for caps of workspaces and branches
         "sidecar.cost", "sidecar.cost.worktrees", "sidecar.agents", "sidecar.agents.git_folders", "sidecar.config.safe_files",
-        "sidecar.config.roots", "sidecar.errors",
+        "sidecar.config.roots", "sidecar.config.toml", "sidecar.errors",
     }  # fmt: skip
     large = {"msgspec", "click", "httpx", "asyncio", "subprocess", "dataclasses", "inspect"}
     assert not large & set(done.stderr.split())
