@@ -180,7 +180,7 @@ class _Form(NamedTuple):
         session.model = column_text(get(fields.model)) or session.model
         session.branch = column_text(get(fields.branch)) or session.branch
         session.subagent_of = column_text(get(fields.subagent_of)) or session.subagent_of
-        session.began = self.time(get(fields.began)) or session.began
+        session.began_at = self.time(get(fields.began)) or session.began_at
         if fields.file or get(fields.ended):
             session.ended = bool(get(fields.ended))
 
@@ -378,7 +378,7 @@ class _Seen(DatabaseState):
         self.totals[key] = now
         if now == before:
             return
-        known = form.time(get(form.calls.at)) or (session.began if before is None else None)
+        known = form.time(get(form.calls.at)) or (session.began_at if before is None else None)
         session.touch(known or changed)
         is_reset = before is None or any(a < b for a, b in zip(now, before, strict=True))
         old = (0,) * len(now) if is_reset or before is None else before

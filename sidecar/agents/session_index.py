@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_VERSION = 9
+_VERSION = 10
 _CALLS_AT_ONCE = 2_000
 _STORES_AT_ONCE = 200
 _MAX_REST_SECONDS = 0.5

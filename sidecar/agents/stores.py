@@ -24,7 +24,7 @@ A fork of a known agent, and an agent whose files have a record of each call, ne
                   session.work_in(line.folder)
                   usage = reported_usage(line.input, line.output, line.cached)
                   session.track = session.track.call(CallSize.of(usage, line.model))
-                  yield from session.call(session.at, usage, line.id, line.model)
+                  yield from session.call(session.updated_at, usage, line.id, line.model)
 
 - `DocumentReader` for files that the agent always rewrites completely.
 - `databases.OneDatabase` for SQLite databases.
@@ -146,8 +146,8 @@ class SessionState(msgspec.Struct):
     first_folder: str | None = None
     folder: str | None = None
     branch: str | None = None
-    began: datetime | None = None
-    at: datetime | None = None
+    began_at: datetime | None = None
+    updated_at: datetime | None = None
     """When the last line was written."""
     model: str | None = None
     """The model to display if the latest call does not name its model."""
@@ -201,7 +201,7 @@ class SessionState(msgspec.Struct):
     def touch(self, at: datetime | None) -> None:
         """Update the times of the first and last line. None is ignored."""
         if at is not None:
-            self.began, self.at = self.began or at, at
+            self.began_at, self.updated_at = self.began_at or at, at
 
     def work_in(self, folder: str | None) -> None:
         """Set the working directory. None and an empty string are ignored."""
@@ -241,7 +241,7 @@ class SessionState(msgspec.Struct):
             telemetry_id: The call's id in the agent's telemetry.
             tier: The service tier, as returned by `messages.billing.normal_tier`.
         """
-        at = at or self.at
+        at = at or self.updated_at
         if at is None:
             return []
         model, facts = model or "unknown", None
@@ -261,7 +261,7 @@ class SessionState(msgspec.Struct):
             agent_cost=agent_cost or None,
             telemetry_id=telemetry_id,
             tier=tier,
-            is_copy=self.began is not None and at < self.began,
+            is_copy=self.began_at is not None and at < self.began_at,
             facts=facts,
         )
         return [call]
@@ -289,8 +289,8 @@ class SessionState(msgspec.Struct):
             note=note,
             compacted=newest is None and track.why == COMPACTED,
             branch=self.branch,
-            began_at=self.began,
-            updated_at=self.at or NEVER,
+            began_at=self.began_at,
+            updated_at=self.updated_at or NEVER,
             active=self.active,
             ended=self.ended,
             rank=self.rank,

@@ -120,13 +120,13 @@ class _HistoryReader(msgspec.Struct, dict=True):
     def _begin_chat(self, started: str) -> None:
         chat = self.chat
         if self.started is not None:
-            chat.at, chat.active, chat.ended = self.started, False, True
+            chat.updated_at, chat.active, chat.ended = self.started, False, True
             self.ended.append(chat)
         self.started, self.calls = None, 0
         with suppress(ValueError):
             self.started = datetime.fromisoformat(started).astimezone()
         self.chat = SessionState(f"{self.folder}#{started}", self.folder, self.folder)
-        self.chat.began = self.started
+        self.chat.began_at = self.started
 
     def _make_calls(self, numbers: re.Match[bytes]) -> Iterator[CallFinished]:
         prompt, write, read, output = _parse_counts(numbers)

@@ -132,7 +132,7 @@ def _read_rows(store: Store, connection: sqlite3.Connection, state: DatabaseStat
     history = path.parent.parent / "history.jsonl"
     folder = (_folders(history) or {}).get(path.stem) or local_path(_text(about, 1, 1))
     session.work_in(folder)
-    session.began = session.began or _time(_at(about, 2))
+    session.began_at = session.began_at or _time(_at(about, 2))
     calls, skipped = list[CallFinished](), 0
     since = -1 if state.at is None else state.at
     for number, data in connection.execute(

@@ -814,7 +814,7 @@ def _short_id(name: str | None) -> str:
 def _calls_of_line(
     request_id: str, entry: TranscriptLine, session: SessionState, facts: CacheFacts
 ) -> Iterator[CallFinished]:
-    at = parse_iso_time(entry.timestamp) or session.at
+    at = parse_iso_time(entry.timestamp) or session.updated_at
     if entry.call is None or at is None:
         return
     message, usage = entry.call

@@ -242,7 +242,7 @@ READER = TwoStores(ContinueSessions(), ContinueDev(), lambda path: not path.ends
 def _read_session(store: Store, state: _State) -> StoreRead:
     document = decode_file(store.path, _Session)
     session = SessionState(
-        document.session_id or Path(store.path).stem, at=time_from_ns(store.mtime_ns)
+        document.session_id or Path(store.path).stem, updated_at=time_from_ns(store.mtime_ns)
     )
     session.work_in(document.workspace_directory)
     session.model, session.active = document.model, document.is_waiting
@@ -276,7 +276,7 @@ def _reply_calls(
         state.replies[key] = usage.prompt_tokens, usage.output_tokens
         cost = parse_usd(reply.cost_cents and reply.cost_cents / 100)
         request = f"{session.id}/{key}"
-        yield from session.call(session.at, usage, request, reply.model, agent_cost=cost)
+        yield from session.call(session.updated_at, usage, request, reply.model, agent_cost=cost)
 
 
 def _call_of_unlisted_usage(
@@ -297,7 +297,7 @@ def _call_of_unlisted_usage(
         return []
     state.unlisted = prompt, output
     usage = reported_usage(prompt - before, output - output_before)
-    return session.call(session.at, usage, f"{session.id}/rest/{prompt}", session.model)
+    return session.call(session.updated_at, usage, f"{session.id}/rest/{prompt}", session.model)
 
 
 def _replies_by_key(replies: list[_MessageUsage]) -> dict[str, _MessageUsage]:

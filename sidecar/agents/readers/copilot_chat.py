@@ -203,8 +203,8 @@ class _State(msgspec.Struct):
         folders = (*_project_of(self.path).named_folders, own or "")
         session.id = chat.session_id or session.id
         session.first_folder = session.folder = "\n".join(filter(None, folders)) or None
-        session.began = time_from_ms(chat.turns[0].timestamp)
-        session.at = newest.ended_at or time_from_ns(os.stat(self.path).st_mtime_ns)
+        session.began_at = time_from_ms(chat.turns[0].timestamp)
+        session.updated_at = newest.ended_at or time_from_ns(os.stat(self.path).st_mtime_ns)
         session.model, session.active, session.track = newest.model, newest.is_live, chat.track
         session.window = _window_of_model(self.path, chat)
         return (session.snapshot(),)

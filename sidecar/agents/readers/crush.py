@@ -82,7 +82,7 @@ class Crush(OneDatabase):
             session.subagent_of, state.sessions[name] = parent, session
             if isinstance(cost, int | float) and cost > 0:
                 yield from session.call(
-                    session.began or session.at,
+                    session.began_at or session.updated_at,
                     reported_usage(0, 0),
                     name,
                     model,
@@ -148,8 +148,8 @@ def _make_session(name: str, folder: str, row: dict[str, Any], model: str | None
     track = ContextTrack().call(CallSize.of(size, model))
     if not size.prompt_tokens and row.get("summary_message_id"):
         track = track.compaction()
-    session = SessionState(name, at=parse_time(row["updated_at"]), model=model, track=track)
-    session.began = parse_time(row.get("created_at"))
+    session = SessionState(name, updated_at=parse_time(row["updated_at"]), model=model, track=track)
+    session.began_at = parse_time(row.get("created_at"))
     session.work_in(folder)
     session.title_at = name if row.get("title") else None
     return session

@@ -115,8 +115,8 @@ def _read_changes(user: Path, connection: sqlite3.Connection, state: _State) -> 
 
 def _session_of(user: Path, name: str, one: _Conversation) -> SessionState:
     session = SessionState(name, title_at=name if one.name else None)
-    session.began = time_from_ms(one.created_at)
-    session.at = time_from_ms(one.last_updated_at) or session.began
+    session.began_at = time_from_ms(one.created_at)
+    session.updated_at = time_from_ms(one.last_updated_at) or session.began_at
     workspace = one.workspace_identifier or _Workspace()
     folder = local_path(workspace.uri)
     if folder is None and workspace.id:

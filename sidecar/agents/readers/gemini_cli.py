@@ -249,7 +249,7 @@ class _Log(SessionLines):
         """Apply a `$set` line. Return the new messages if the line replaces all messages."""
         session = self.session
         self._name(fields.session_id)
-        session.at = parse_iso_time(fields.last_updated) or session.at
+        session.updated_at = parse_iso_time(fields.last_updated) or session.updated_at
         if fields.messages is None:
             return ()
         self._replace(fields.messages)

@@ -98,8 +98,8 @@ class Goose(OneDatabase):
         reading = CallSize(prompt or total, output if prompt else 0, config.model_name)
         session = SessionState(
             name,
-            began=parse_time(row.get("created_at")),
-            at=parse_time(row.get("updated_at")),
+            began_at=parse_time(row.get("created_at")),
+            updated_at=parse_time(row.get("updated_at")),
             model=config.model_name,
             track=ContextTrack().call(reading),
             window=config.context_limit,
@@ -213,7 +213,7 @@ def _call_of_request(
     # Costs from any other source are based on Goose's own price list.
     is_billed = row.get("cost_source") == "provider_reported"
     return session.call(
-        parse_time(row.get("created_timestamp")) or session.at,
+        parse_time(row.get("created_timestamp")) or session.updated_at,
         _usage_of_request(row),
         f"{session.id}/{row['id']}" if row.get("id") else session.id,
         column_text(row.get("model")) or session.model,

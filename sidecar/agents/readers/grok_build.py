@@ -227,7 +227,7 @@ class _Updates(SessionLines):
                 session.track = session.track.compaction()
             elif update.kind == _ENDED:
                 yield from self._take(logged, line.at)
-                yield from self._end_turn(update, session.at or modified, lines.position)
+                yield from self._end_turn(update, session.updated_at or modified, lines.position)
             elif update.kind == _CHILD_FINISHED:
                 self.finished = [*self.finished, *_usage_of_child(self.folder, update)]
             elif update.kind in _IN_TURN:
@@ -248,7 +248,7 @@ class _Updates(SessionLines):
             if is_known or (until is not None and one.at > until):
                 continue
             self.newest_logged = one.at
-            self.session.began = min(self.session.began or one.at, one.at)
+            self.session.began_at = min(self.session.began_at or one.at, one.at)
             self.in_turn = [*self.in_turn, one]
             self.session.track = self.session.track.call(
                 CallSize.of(one.usage, self.session.model, self.window)

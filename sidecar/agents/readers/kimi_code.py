@@ -173,7 +173,7 @@ class _Wire(SessionLines):
     def _read_state_file(self) -> None:
         kept, session = _read_session_info(self.path), self.session
         session.work_in(kept.cwd)
-        session.began = time_from_ms(kept.created_at) or session.began
+        session.began_at = time_from_ms(kept.created_at) or session.began_at
         session.parent, session.ended = kept.forked_from, bool(kept.archived)
         session.title_at = _STATE if kept.own_title else None
 

@@ -326,7 +326,7 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
             named = _decode_model((self.model or "{}").encode())
         model, provider, tier = OpenCodeMessage(model=named).named
         return session.call(
-            session.began,
+            session.began_at,
             tokens.usage,
             f"{self.id} total",
             session.model or model,
@@ -563,8 +563,8 @@ def _has_only_uncounted_replies(connection: sqlite3.Connection, session: str) ->
 def _make_session(row: _Row, rank: int) -> SessionState:
     session = SessionState(
         row.id,
-        began=time_from_ms(row.created),
-        at=time_from_ms(row.updated),
+        began_at=time_from_ms(row.created),
+        updated_at=time_from_ms(row.updated),
         title_at=row.id if _own_title(row.title) else None,
         parent=row.forked,
         rank=rank,

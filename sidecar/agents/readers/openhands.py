@@ -88,8 +88,8 @@ class OpenHands(DocumentReader):
             for purpose, one in metrics.items()
             for call in _calls(session, purpose, one, store)
         ]
-        session.began = min((call.at for call in calls), default=None)
-        session.at = time_from_ns(store.mtime_ns)
+        session.began_at = min((call.at for call in calls), default=None)
+        session.updated_at = time_from_ns(store.mtime_ns)
         return StoreRead(calls, [session.snapshot()])
 
 

@@ -100,7 +100,7 @@ class VibeStats(DocumentReader):
         stats = meta.stats or _StatsNumbers()
         session = SessionState(meta.session_id or Path(store.path).parent.name)
         session.work_in(meta.folder)
-        session.at, session.model = parse_iso_time(meta.end_time), meta.model
+        session.updated_at, session.model = parse_iso_time(meta.end_time), meta.model
         size = CallSize(token_count(stats.context_tokens), 0, meta.model)
         session.track = session.track.call(size)
         calls = session.call(
@@ -315,8 +315,8 @@ class _Session(msgspec.Struct):
         session = self.session
         session.work_in(meta.folder)
         session.branch = meta.git_branch
-        session.began = parse_iso_time(meta.start_time) or session.began
-        session.at = session.at or parse_iso_time(meta.end_time)
+        session.began_at = parse_iso_time(meta.start_time) or session.began_at
+        session.updated_at = session.updated_at or parse_iso_time(meta.end_time)
         session.model = meta.model
         session.title_at = _META if meta.own_title else None
         session.ended = meta.archived_at is not None
@@ -330,7 +330,7 @@ class _Session(msgspec.Struct):
         total, session = _split_tokens(public.token_usage), self.session
         prompt, cached, output = (max(0, a - b) for a, b in zip(total, self.billed, strict=True))
         self.sequence, self.billed = saved.snapshot_sequence, total
-        session.at = time_from_ms(public.updated_at)
+        session.updated_at = time_from_ms(public.updated_at)
         size = _split_tokens(public.context_usage)
         session.track = session.track.call(CallSize(size[0], size[2], meta.model))
         usage = reported_usage(prompt, output, cached)
@@ -366,7 +366,7 @@ class _Session(msgspec.Struct):
     def _call(self, meta: _Meta, usage: Usage, request: str) -> list[CallFinished]:
         session, parent = self.session, meta.parent_session_id
         return session.call(
-            session.at,
+            session.updated_at,
             usage,
             request,
             meta.model,

@@ -179,7 +179,9 @@ class Zed(OneDatabase):
                 state.skipped += 1
                 continue
             model = thread.model or _Model()
-            session = SessionState(name, at=parse_time(row["updated_at"]), model=model.model)
+            session = SessionState(
+                name, updated_at=parse_time(row["updated_at"]), model=model.model
+            )
             session.work_in(column_text(row.get("folder_paths")))
             session.title_at = name if row.get("summary") else None
             if thread.newest is not None:
@@ -188,7 +190,7 @@ class Zed(OneDatabase):
                 thread.add_parts(session.sizes)
             session.subagent_of, state.sessions[name] = parent, session
             yield from session.call(
-                session.at,
+                session.updated_at,
                 (thread.cumulative_token_usage or _Tokens()).usage,
                 name,
                 model.model,
