@@ -287,7 +287,8 @@ SELECT
     toDecimal64OrZero(a['token_sidecar.price.output'], 6) AS output,
     toDateTime64(Timestamp, 3, 'UTC') AS reported
 FROM otel.otel_logs
-WHERE ServiceName = 'token-sidecar' AND a['token_sidecar.price.input'] != '';
+WHERE ServiceName = 'token-sidecar' AND a['token_sidecar.price.input'] != ''
+    AND least(input, cache_read, cache_write, output) >= 0;
 
 -- The price that most users' machines know, so that one with a wrong price changes nothing.
 CREATE OR REPLACE VIEW llm.model_prices AS

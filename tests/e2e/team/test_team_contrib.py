@@ -365,6 +365,15 @@ def test_an_impossible_price_does_not_stop_the_sums(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_negative_price_is_ignored(tmp_path: Path) -> None:
+    store = ClickHouse(tmp_path / "store")
+    for count, output in enumerate(("-2", "2"), start=1):
+        price = f"{{'token_sidecar.price.input':'1','token_sidecar.price.output':'{output}'}}"
+        store.run(RECORD, resource=RESOURCE, record=price, count=count, pad=str(count))
+        assert store.rows("SELECT DISTINCT output FROM llm.prices") == [["2"]] * (count - 1)
+    store.close()
+
+
 def test_agents_that_report_too_large_parts_do_not_underflow(store: ClickHouse) -> None:
     collector = Rotel(store.url)
     collector.start()
