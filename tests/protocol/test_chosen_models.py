@@ -164,6 +164,12 @@ async def test_reply_of_another_model_is_billed_but_not_used_for_calibration(
     assert await billed(talker) == [HAIKU]
     usage = await talker.request("context/usage", {"session": "a"})
     assert (usage["tokens"], usage["model"]) == (902, "gpt-5")
+    turn = {"role": "user", "content": "word " * 500}
+    await talker.request("context/append", {"session": "a", "turns": [turn]})
+    reply = {"session": "a", "response": chat(HAIKU, "r2", 2_500)}
+    await talker.request("context/response", reply)
+    usage = await talker.request("context/usage", {"session": "a"})
+    assert (usage["tokens"], usage["calibration"]) == (2_502, None)
 
 
 async def test_session_without_a_model_uses_that_of_its_replies(talker: Client) -> None:
