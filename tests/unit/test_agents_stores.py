@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from benchmarks.agents import claude, codex
 from sidecar import typed
 from sidecar.agents import file_reading, stores
 from sidecar.agents.compressed import zstd
+from sidecar.agents.fields import reported_usage
 from sidecar.agents.file_reading import chunks, first_lines, open_quietly
 from sidecar.agents.session_events import CallFinished, Store, StoredSession, StoreRead
 from sidecar.agents.store_files import store_from_path
@@ -116,6 +118,22 @@ def write(path: Path, *lines: dict[str, object]) -> Store:
 
 def read(store: Store, state: bytes = b"") -> StoreRead:
     return read_lines(store, state, lambda: Tree(SessionState("a")))
+
+
+@pytest.mark.parametrize(
+    ("folders", "workspace"),
+    [
+        ("/a/b\n/c", "/a/b"), ("C:\\a", "C:\\a"), ("name:site", ""), ("md5:0f", ""),
+        ("sha256:0f", ""), (None, ""),
+    ],
+)  # fmt: skip
+def test_calls_belong_to_the_first_folder_of_their_session_if_it_is_known(
+    folders: str | None, workspace: str
+) -> None:
+    session = SessionState("s")
+    session.work_in(folders)
+    (call,) = session.call(datetime.now(UTC), reported_usage(1, 1), "r", "gpt-5")
+    assert call.workspace == workspace
 
 
 def test_line_that_needs_lost_state_restarts_the_reading(tmp_path: Path) -> None:

@@ -723,7 +723,7 @@ def test_a_store_that_fails_to_read_is_read_again_after_it_changes(
     assert session.id in {name for name, _ in world.recorded().values()}
 
 
-def test_a_failed_read_keeps_the_read_position(
+def test_a_failed_read_keeps_the_read_position_and_the_sessions(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = claude.everyday(world.claude, world.root)
@@ -733,6 +733,7 @@ def test_a_failed_read_keeps_the_read_position(
     with monkeypatch.context() as patch:
         patch.setattr(type(world.sources.readers[0]), "read", fail)
         world.read()
+    assert session.id in world.sessions()
     session.reply()
     assert world.read().bytes_read == session.path.stat().st_size - before
 
