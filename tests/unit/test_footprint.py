@@ -16,6 +16,7 @@ from sidecar.models.catalogue import window_of
 from sidecar.project import footprint
 from sidecar.project.footprint import ByteRange
 from sidecar.project.loading_rules import loading_rules
+from sidecar.workspace.request_files import describe_changes
 from tests.cases import read_cases, read_rows
 from tests.loading_rules_page import page
 from tests.unit.footprint_world import FootprintWorld
@@ -344,3 +345,10 @@ def test_lists_are_limited_by_the_window_that_the_status_shows(
     )
     footprint.find_for_model("codex", world.root, world.places, world.files, model)
     assert windows == [window_of(model)]
+
+
+def test_changes_between_the_start_and_the_repository_are_noticed(world: FootprintWorld) -> None:
+    world.write({"../AGENTS.md": "above the repository", "AGENTS.md": "", "pkg/sub/a.txt": ""})
+    found, start = world.footprint("codex", "pkg/sub"), world.path("pkg/sub")
+    assert found.parts == ()
+    assert describe_changes(found, start, since_ms=0) == "1 file has changed"
