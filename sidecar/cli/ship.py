@@ -169,6 +169,7 @@ async def _send(queue: ShippingQueue, collector: Collector) -> tuple[Shipped, st
     """
     from sidecar.cost.shipping import send_day_report, send_report, ship
 
+    await collector.open()  # reports invalid certificates even if nothing is queued
     shipped = await ship(queue, collector)
     problem = await send_day_report(queue, collector, asyncio.to_thread)
     for root, records in await asyncio.to_thread(lambda: list(_file_reports(queue))):

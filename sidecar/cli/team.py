@@ -59,13 +59,15 @@ def join(
     """Send this machine's calls to the collector at URL, by default the one in your settings.
 
     Asks for the token that your team's administrator gave you, or reads it from standard input.
-    The token and URL are stored only if the collector accepts them.
+    The token and URL are stored only if the collector accepts them. A token that was stored before
+    is deleted if you name another place.
 
     Exit codes: 0; 1 if the collector does not accept the token; 2 if the configuration is invalid
     or cannot be written.
     """
     from sidecar.config.load import load
     from sidecar.config.paths import config_file
+    from sidecar.endpoints.http import is_readable, without_secrets
 
     sources = {
         "token-env": token_env,
@@ -79,8 +81,14 @@ def join(
     loaded = load(None)
     if print_problems(loaded.problems):
         sys.exit(2)
-    if url is None and loaded.settings.ledger.otel_endpoint is None:
+    collector = url or loaded.settings.ledger.otel_endpoint
+    if collector is None:
         raise click.UsageError("no collector is configured; give the URL of your team's collector")
+    if is_readable(collector):
+        raise click.UsageError(
+            f"the token could be intercepted on the way to {without_secrets(collector)}; give an "
+            "address that starts with https://"
+        )
     stored = path.with_name(STORED_NAME)
     with exit_on_errors():
         text = path.read_text("utf-8") if path.exists() else ""
@@ -98,6 +106,8 @@ def join(
                 print_lines(f"Not joined: {problem}", err=True)
             sys.exit(1)
         _write(path, changed.encode())
+        if named and not any(STORED_NAME in value for value in named.values()):
+            stored.unlink(missing_ok=True)
     if as_json:
         print_json({"joined": True, "configuration": str(path)})
         return

@@ -35,7 +35,7 @@ _TOKEN = re.compile(
 _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _KEY = re.compile(r"[ \t]*\[{0,2}[ \t]*([A-Za-z-]+)")
 _QUOTING = {
-    "Cannot declare": "duplicate table",
+    "Cannot declare": "duplicate table; move its keys into the first one",
     "Duplicate inline table key": "duplicate key",
     "Illegal character": "illegal character",
     "Found invalid character": "illegal character",

@@ -142,14 +142,22 @@ def _read_ledger(path: Path) -> Iterator[LedgerEvent]:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """Open a ledger without writing to its folder."""
-    uri = f"file:{quote(str(path.resolve()))}"
-    connection = sqlite3.connect(f"{uri}?mode=ro", uri=True)
+    """Open a ledger. Nothing is written beside it, unless a `-wal` file with calls is there."""
+    found = path.resolve()
+    wal = found.with_name(f"{found.name}-wal")
+    has_wal = wal.exists()
+    mode = "mode=ro" if has_wal else "immutable=1"
+    connection = sqlite3.connect(f"file:{quote(str(found))}?{mode}", uri=True)
     try:
         connection.execute("SELECT 1 FROM sqlite_master").fetchone()
-    except sqlite3.OperationalError:  # SQLite needs to write beside the file
+    except sqlite3.OperationalError as error:
         connection.close()
-        connection = sqlite3.connect(f"{uri}?immutable=1", uri=True)
+        if not has_wal:
+            raise
+        raise ValueError(
+            f"{wal.name} beside it cannot be read ({error}); copy it and {wal.name} to a folder "
+            "that you can write to, or name an export"
+        ) from error
     return connection
 
 
@@ -170,7 +178,10 @@ def _read_export(path: Path) -> Iterator[LedgerEvent]:
             return
         if not first:
             raise ValueError("it is empty")
-        for row in csv.DictReader(stream):
+        rows = csv.DictReader(stream)
+        if not _COLUMNS.issubset(rows.fieldnames or ()):
+            raise ValueError("its first line does not name the columns of an export")
+        for row in rows:
             yield _event_of(typed.convert(_cells(row), ExportedCall, strict=False))
 
 
@@ -183,6 +194,7 @@ def _cells(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+_COLUMNS = {field.encode_name for field in msgspec.structs.fields(ExportedCall) if field.required}
 _TEXTS = frozenset({"workspace", "session", "agent", "provider", "model", "category", "branch"})
 
 

@@ -601,6 +601,15 @@ class Collector:
         """
         return (await self._post([], run)).reason
 
+    async def open(self, run: Run = asyncio.to_thread) -> httpx.AsyncClient:
+        """Return the client, after reading the certificates the first time. Sends nothing.
+
+        Raises:
+            CollectorError: Certificates or proxies are invalid.
+        """
+        self._client = self._client or await run(self._make_client)
+        return self._client
+
     async def aclose(self) -> None:
         if self._client is not None:
             await self._client.aclose()
@@ -609,7 +618,7 @@ class Collector:
     async def _post(self, records: Sequence[ShippedRecord], run: Run) -> Delivery:
         """Send one request. Return how many records were rejected, and why."""
         where = without_secrets(self._url)
-        client = self._client = self._client or await run(self._make_client)
+        client = await self.open(run)
         body = await run(partial(_compress, records, self._resource))
         try:
             async with asyncio.timeout(_TIMEOUT):

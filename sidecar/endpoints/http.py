@@ -49,10 +49,15 @@ _SET_IT = "set it to the server's key in the environment of the editor or shell"
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
+def is_readable(url: str) -> bool:
+    """Return whether others could read what is sent to this address of another machine."""
+    return url.startswith("http://") and host_of(url) not in LOCAL_HOSTS
+
+
 @cache
 def warn_if_readable(url: str, secret: str) -> None:
     """Log a warning, once, if a secret is sent to another machine without encryption."""
-    if url.startswith("http://") and host_of(url) not in LOCAL_HOSTS:
+    if is_readable(url):
         where = without_secrets(url)
         logger.warning("%s could be intercepted on the way to %s; use https://", secret, where)
 

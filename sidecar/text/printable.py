@@ -199,11 +199,12 @@ def usd_text(amount: float | Decimal) -> str:
     Amounts below one dollar are shown with two significant digits. Halves are rounded to even.
     """
     usd = Decimal(str(amount))  # the float 0.00975 is slightly less than that
-    if usd <= -1 or usd >= _ALMOST_ONE or not usd:
-        return f"${usd:,.2f}"
+    sign, size = "-" if usd < 0 else "", abs(usd)
+    if size >= _ALMOST_ONE or not size:
+        return f"{sign}${size:,.2f}"
     if 0 < usd < _SMALLEST:
         return "<$0.001"
-    return f"${usd:.{1 - _TWO_DIGITS.plus(usd).adjusted()}f}"
+    return f"{sign}${size:.{1 - _TWO_DIGITS.plus(size).adjusted()}f}"
 
 
 _ALMOST_ONE, _SMALLEST, _TWO_DIGITS = Decimal("0.995"), Decimal("0.001"), Context(prec=2)

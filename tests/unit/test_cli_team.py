@@ -95,6 +95,36 @@ def test_a_collector_that_cannot_be_reached_is_not_joined(collector: Collector) 
     assert "must be" in run("team", "join", "not a url", given="x\n", code=2).stderr
 
 
+@pytest.mark.parametrize("is_configured", [False, True])
+def test_the_token_is_not_sent_without_encryption(
+    monkeypatch: pytest.MonkeyPatch, is_configured: bool
+) -> None:
+    async def check(_: object) -> None:
+        raise AssertionError("the token was sent")
+
+    monkeypatch.setattr(shipping, "check_collector", check)
+    url = "http://collector.test"
+    before = f'[ledger]\notel-endpoint = "{url}"\n' if is_configured else ""
+    config_file().write_text(before)
+    arguments = () if is_configured else (url,)
+    problem = run("team", "join", *arguments, given=f"{TOKEN}\n", code=2).stderr
+    assert f"could be intercepted on the way to {url}" in problem
+    assert "https://" in problem
+    assert config_file().read_text() == before
+    assert not config_file().with_name(STORED_NAME).exists()
+
+
+def test_a_missing_authority_is_reported_if_nothing_is_queued() -> None:
+    config_file().write_text(
+        '[ledger]\notel-endpoint = "https://127.0.0.1:9"\n[team]\nca-file = "/no/such/file"\n'
+    )
+    result = run("cost", "ship", code=1)
+    assert "the file /no/such/file ([team] ca-file) cannot be used" in " ".join(
+        result.stderr.split()
+    )
+    assert result.stdout == ""
+
+
 @pytest.fixture
 def private(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     """A collector whose certificate is signed by a private authority."""
@@ -177,6 +207,21 @@ def test_the_token_may_come_from_a_variable_a_file_or_a_command(
     assert tomllib.loads(config_file().read_text())["team"] == {f"token-{source}": value}
     run("team", "join", collector.url, given=f"{TOKEN}\n")
     assert [*tomllib.loads(config_file().read_text())["team"]] == ["token-file"]
+
+
+def test_a_stored_token_is_deleted_when_another_place_is_named(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", TOKEN)
+    monkeypatch.setenv("WRONG", "wrong")
+    stored = config_file().with_name(STORED_NAME)
+    run("team", "join", collector.url, given=f"{TOKEN}\n")
+    run("team", "join", collector.url, "--token-file", str(stored))
+    run("team", "join", collector.url, "--token-command", f"cat {stored}")
+    run("team", "join", collector.url, "--token-env", "WRONG", code=1)
+    assert stored.exists()
+    run("team", "join", collector.url, "--token-env", "MY_TOKEN")
+    assert not stored.exists()
 
 
 @pytest.mark.parametrize(("key", "value", "reason"), read_rows("team", "unreadable_tokens"))

@@ -35,6 +35,7 @@ INVALID: dict[str, tuple[str, str, int]] = {
     "no value": ("presets =", "presets", 2),
     "open string": ('[[budget]]\nfiles = "a', "files", 3),
     "open header": ("[context\nreserve = 7", "context", 2),
+    "a table twice": ("[team]\n[ledger]\n[team]\nstore = 'x'", "team", 4),
     "a key twice": ("presets = true\npresets = false", "presets", 3),
     "bare value": ("presets = yes", "presets", 2),
     "the first of several": ("presets = yes\nmodel = no\n[context", "presets", 2),
@@ -215,3 +216,9 @@ def test_invalid_settings_from_the_editor_are_reported(editor: dict[str, Any]) -
     assert len(loaded.problems) == 1
     assert loaded.problems[0].source == "editor"
     assert loaded.settings == Settings()
+
+
+def test_a_second_table_says_where_its_keys_belong(env: dict[str, str]) -> None:
+    Path(env["TOKEN_SIDECAR_CONFIG"]).write_text("[team]\nstore-user = 'x'\n[team]\n")
+    (problem,) = load(None, None, env).problems
+    assert "duplicate table; move its keys into the first one" in problem.message

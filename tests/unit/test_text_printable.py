@@ -171,6 +171,10 @@ def test_an_editors_message_has_no_links() -> None:
         (1.005, "$1.00"),
         (2.675, "$2.68"),
         (0.00999, "$0.010"),
+        (-0.028, "-$0.028"),
+        (-0.00042, "-$0.00042"),
+        (-0.997, "-$1.00"),
+        (-1234.5, "-$1,234.50"),
     ],
 )
 def test_an_amount_has_two_decimals_or_two_significant_digits(
