@@ -106,7 +106,7 @@ also_option = click.option(
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Add the calls of another machine: a copy of its ledger.db, or a file from `cost export`.",
+    help="Add the calls of another machine: a file from `cost export`, or its ledger.db.",
 )
 
 

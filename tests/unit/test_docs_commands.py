@@ -22,7 +22,6 @@ from sidecar.cli import main
 from sidecar.config.paths import config_file, state_dir
 from sidecar.cost.book import CostBook
 from sidecar.cost.cost_protocol import CostRecordParams
-from sidecar.cost.ledger import FILE_NAME
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/how-to/*.md"))]
@@ -186,13 +185,12 @@ def prepare(page: str, root: Path) -> None:
         session.reply()
         session.write({"type": "ai-title", "aiTitle": "Fix the tokenizer"})
     if page == "cost-reports":
-        (Path.home() / "desktop").mkdir()
-        shutil.copy(state_dir() / FILE_NAME, Path.home() / "desktop")
+        (Path.home() / "Sync").mkdir()
     if page == "team":
         guide = (ROOT / "docs/how-to/team.md").read_text("utf-8")
         config_file().write_text(
-            '[ledger]\notel-endpoint = "https://costs.example.com"\n'
-            + re.findall(r"```toml\n(\[team\]\n.*?)```", guide, re.DOTALL)[0]
+            '[ledger]\notel-endpoint = "https://costs.example.com"\n[team]\n'
+            + re.findall(r"```toml\n(# in the table \[team\] .*?)```", guide, re.DOTALL)[0]
         )
         token = Path.home() / ".config/token-sidecar/team-token"
         token.parent.mkdir(parents=True, exist_ok=True)
