@@ -47,7 +47,7 @@ NOT_RUN = {
     "token-sidecar cost reconcile --from claude_api_tokens_2026_11.csv --from "
     "claude_api_cost_2026_11.csv": "needs a vendor's report; tests/unit/test_cost_vendor_bill.py",
     "token-sidecar cost reconcile --api anthropic": NETWORK,
-    "token-sidecar usage --also ~/desktop/ledger.db": "needs a session; "
+    "token-sidecar usage --also ~/Sync/desktop.csv": "needs a session; "
     "tests/unit/test_cost_other_ledgers.py runs it",
     "python3 editors/try/neovim.py": f"{NETWORK}; tests/e2e/neovim runs it after its installation",
     "python3 tests/run.py": "is the command that runs this test",
