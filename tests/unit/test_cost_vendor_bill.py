@@ -117,7 +117,7 @@ def test_every_planted_difference_is_found() -> None:
         "2026-11-05 claude-haiku-4-5: $0.75 recorded, $0.60 billed: $0.15 less than expected, "
         "unexplained"
     )
-    assert text[5] == "Not recorded here: $1.21. Not billed: $0.90. Unexplained: $-0.15."
+    assert text[5] == "Not recorded here: $1.21. Not billed: $0.90. Unexplained: -$0.15."
 
 
 def test_a_report_of_costs_alone_is_compared_by_amount() -> None:
