@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cached_property
 from typing import Any, ClassVar
@@ -155,7 +155,7 @@ class TeamStore:
             BadParamsError: The params do not apply to a team's records.
             TeamStoreError: The store cannot be read.
         """
-        times = time_range(params.since, params.until, None)
+        times = time_range(params.since, params.until, UTC)
         keys = ordered_keys(params.by, team=True)
 
         def report_by(keys: Sequence[CostKey]) -> CostReport:

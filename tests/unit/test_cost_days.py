@@ -9,7 +9,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from sidecar.config.settings import Team
+from sidecar.cost.cost_protocol import CostDetailParams
 from sidecar.cost.days import END_MS, LAST_DAY, TimeRange, day_name, local_day, time_range
+from sidecar.cost.sums import Tallies
+from sidecar.cost.team import TeamStore
 from tests.cases import read_rows
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -110,3 +114,22 @@ def test_a_day_lasts_from_midnight_to_midnight(at: str, found: str, zone: ZoneIn
 def test_day_names() -> None:
     assert [day_name(0), day_name(20_778)] == ["1970-01-01", "2026-11-21"]
     assert TimeRange() == (0, LAST_DAY, 0, END_MS)
+
+
+def test_today_is_a_utc_day_in_a_teams_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_late = datetime.now(UTC).hour >= 12
+    monkeypatch.setenv("TZ", "LATER-13" if is_late else "EARLIER+13")  # another day than in UTC
+    time.tzset()
+    asked: list[TimeRange] = []
+    monkeypatch.setattr(
+        TeamStore, "tallies", lambda _, times, *__, **___: asked.append(times) or {}
+    )
+    monkeypatch.setattr(TeamStore, "missing_note", lambda _: "")
+    try:
+        with TeamStore(Team(store="http://127.0.0.1:9")) as store:
+            store.report(CostDetailParams(scope="team", since="today", until="today"))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    today = local_day(datetime.now(UTC), UTC)
+    assert asked == [TimeRange(today, today)]
