@@ -667,7 +667,7 @@ class Gptme(Agent):
     unrecorded_kinds: ClassVar[dict[Kind, str]] = {"title": "title calls are in no file"}
     limits: ClassVar[dict[str, str]] = (
         dict.fromkeys(
-            ("answered calls", "calls of the turn"),
+            ("answered calls", "calls of the turn", "calls left"),
             "without a terminal, it asks again until the model calls its tool `complete`",
         )
         | dict.fromkeys(("state", "state while a tool runs"), _NO_STATE)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tests.e2e.agents.sidecar_client import SidecarClient
 
-_PATTERNS = r"([\d,]+) (?:tokens|of)", r"(?<![±\d])(\d+) %", r"(\$\d[\d,]*(?:\.\d+)?)"
+_PATTERNS = r"([\d,]+) (?:tokens|of)", r"(?<![±\d.])(\d+) %", r"(\$\d[\d,]*(?:\.\d+)?)"
 """Patterns for the tokens, the percentage and the cost. They skip error bands such as `±75 %`."""
 
 
