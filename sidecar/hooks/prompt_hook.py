@@ -36,8 +36,8 @@ PAUSE_MINUTES = 10
 HOW_TO_GO_ON = (
     f"To go on, run `token-sidecar hooks --pause` ({PAUSE_MINUTES} minutes) and send it again."
 )
-_MAX_SECONDS = 0.2
-_LONGEST_SECONDS = 1.0
+_MAX_SECONDS = 0.5
+_LONGEST_SECONDS = 3.0
 _STEP_SECONDS = 0.1
 _PREFIXES: dict[CapSpan, str] = {
     "day": "",

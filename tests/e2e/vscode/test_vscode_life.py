@@ -95,9 +95,10 @@ def test_a_command_waits_until_the_server_has_started(window: Window) -> None:
     assert window.host(code), window.messages()
 
 
-def test_the_chosen_model_outlives_the_server(window: Window) -> None:
+def test_the_chosen_model_outlives_the_server(open_window: OpenWindow) -> None:
     """The selected model is kept for the VS Code session, across restarts of the server."""
-    window.show("chosen.md", TEXT)
+    window = open_window({"chosen.md": TEXT})
+    window.show("chosen.md")
     window.wait_status(O200K)
     select = "await vscode.commands.executeCommand('tokenSidecar.selectModel', args[0])"
     window.host(select, "gpt-4")
