@@ -121,9 +121,12 @@ def test_today_is_a_utc_day_in_a_teams_report(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("TZ", "LATER-13" if is_late else "EARLIER+13")  # another day than in UTC
     time.tzset()
     asked: list[TimeRange] = []
-    monkeypatch.setattr(
-        TeamStore, "tallies", lambda _, times, *__, **___: asked.append(times) or {}
-    )
+
+    def tallies(_store: TeamStore, times: TimeRange, *_: object, **__: object) -> Tallies:
+        asked.append(times)
+        return {}
+
+    monkeypatch.setattr(TeamStore, "tallies", tallies)
     monkeypatch.setattr(TeamStore, "missing_note", lambda _: "")
     try:
         with TeamStore(Team(store="http://127.0.0.1:9")) as store:
