@@ -481,9 +481,13 @@ class Spending:
         spent = self._spend(session)
         # No call is about to be made, so the estimated cost is 0.
         verdict = judge(self._settings.cost, spent, Decimal(0), self._model)
-        sessions = self.cost_by_session(None if every else [session])
-        if not every:
-            sessions.setdefault(session, SessionCost(Cost(Decimal(0))))
+        if every:
+            sessions = self.cost_by_session()
+        elif session:
+            nothing = SessionCost(Cost(Decimal(0)))
+            sessions = {session: nothing, **self.cost_by_session([session])}
+        else:
+            sessions = {}
         return msgspec.structs.replace(
             spent,
             severity=_SEVERITIES[verdict.verdict],
