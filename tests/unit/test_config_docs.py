@@ -21,8 +21,14 @@ REFERENCE = (ROOT / "docs/reference/configuration.md").read_text()
 PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md"), *ROOT.glob("editors/*/*.md")])
 NO_KEYS = {
     *("context.warnAt", "cost.total_cost", "context.fileName", "agents.md"),
-    *("ledger.db", "tokenizer.json", "tokenizer.model", "team.id"),
-    *("agents.md", "context.fileName"),
+    *(
+        "ledger.db",
+        "ledger.db-shm",
+        "ledger.db-wal",
+        "tokenizer.json",
+        "tokenizer.model",
+        "team.id",
+    ),
 }
 """Names in the docs that only look like keys, such as camelCase editor keys and vendor fields."""
 OTHER_PROGRAMS = re.compile(r"^\[(language-server|otel)\.", re.MULTILINE)

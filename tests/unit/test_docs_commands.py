@@ -189,8 +189,8 @@ def prepare(page: str, root: Path) -> None:
     if page == "team":
         guide = (ROOT / "docs/how-to/team.md").read_text("utf-8")
         config_file().write_text(
-            '[ledger]\notel-endpoint = "https://costs.example.com"\n[team]\n'
-            + re.findall(r"```toml\n(# in the table \[team\] .*?)```", guide, re.DOTALL)[0]
+            '[ledger]\notel-endpoint = "https://costs.example.com"\n'
+            + re.findall(r"```toml\n(\[team\] .*?)```", guide, re.DOTALL)[0]
         )
         token = Path.home() / ".config/token-sidecar/team-token"
         token.parent.mkdir(parents=True, exist_ok=True)

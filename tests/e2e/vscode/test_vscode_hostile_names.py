@@ -11,8 +11,7 @@ import pytest
 from tests.e2e.vscode.harness import STATUS_ITEM, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     from tests.e2e.vscode.harness import Window
 
@@ -52,13 +51,17 @@ def host() -> Iterator[Host]:
 
 
 def test_an_image_in_a_name_is_never_fetched(
-    window: Window, project_file: Path, host: Host
+    open_window: Callable[..., Window], host: Host
 ) -> None:
     image = f"![p](http://127.0.0.1:{host.port}/x.png)"
     link = "[run](command:workbench.action.files.newUntitledFile) $(zap)"
-    project_file.write_text(f'model = "{image}{link}"\n')
-    window.show("plan.md", f"# {image}{link}\n\nWhat to do.\n")
-    window.wait_status("~")  # an estimate, because the model is unknown
+    files = {
+        ".token-sidecar.toml": f'model = "{image}{link}"\n',
+        "plan.md": f"# {image}{link}\n\nWhat to do.\n",
+    }
+    window = open_window(files)
+    window.show("plan.md")
+    wait_for(lambda: "tokens" in (window.status() or ""), "a count in the status bar")
 
     window.page("await page.locator(`[id='${args[0]}'] a`).hover()", STATUS_ITEM)
     table = "page.locator('.monaco-hover table').first()"

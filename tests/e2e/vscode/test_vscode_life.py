@@ -95,10 +95,9 @@ def test_a_command_waits_until_the_server_has_started(window: Window) -> None:
     assert window.host(code), window.messages()
 
 
-def test_the_chosen_model_outlives_the_server(open_window: OpenWindow) -> None:
+def test_the_chosen_model_outlives_the_server(window: Window) -> None:
     """The selected model is kept for the VS Code session, across restarts of the server."""
-    window = open_window({"chosen.md": TEXT})
-    window.show("chosen.md")
+    window.show("chosen.md", TEXT)
     window.wait_status(O200K)
     select = "await vscode.commands.executeCommand('tokenSidecar.selectModel', args[0])"
     window.host(select, "gpt-4")
@@ -140,10 +139,12 @@ def test_a_program_that_exits_at_once_is_started_once(window: Window) -> None:
     window.wait_status(O200K)
 
 
-def test_settings_apply_at_once(window: Window, project_file: Path) -> None:
+def test_settings_apply_at_once(open_window: OpenWindow) -> None:
     """The model in the user's settings takes precedence over the project's model."""
-    project_file.write_text('model = "gpt-4"\n[[budget]]\nfiles = "none"\nmax-tokens = 1\n')
-    window.show("a.md", TEXT)
+    project = '[[budget]]\nfiles = "none"\nmax-tokens = 1\n'
+    files = {"a.md": TEXT, ".token-sidecar.toml": f'model = "gpt-4"\n{project}'}
+    window = open_window(files)
+    window.show("a.md")
     window.wait_status(CL100K)
     set_model = "vscode.workspace.getConfiguration('tokenSidecar').update('model', args[0], true)"
     window.host(f"await {set_model}", "gpt-5")
