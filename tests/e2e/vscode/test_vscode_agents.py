@@ -326,7 +326,7 @@ def test_only_ended_sessions_are_hidden(working: Window, agents: Agents) -> None
     reply(ended, 50_000)
     claude.clock.now = now
     idle = claude.session(window.root)
-    reply(idle, 10_000)
+    reply(idle, 150_000)  # no other row has its share
 
     def listed() -> list[str]:
         # A row contains an age, which changes during the test.
