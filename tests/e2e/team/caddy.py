@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -54,15 +56,27 @@ class Caddy:
             env=self._environment, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self._process.stderr
-        # Afterwards, it gets certificates for both ports, which share one name.
         for line in self._process.stderr:
             if "certificate obtained successfully" in line:
                 break
         else:
             raise RuntimeError("Caddy did not start")
+        # It logs a certificate before it uses it.
         deadline = time.monotonic() + 30
-        while not self.authority.exists() and time.monotonic() < deadline:
+        while not self._has_certificates():
+            assert time.monotonic() < deadline, "Caddy does not use its certificates"
             time.sleep(0.02)
+
+    def _has_certificates(self) -> bool:
+        try:
+            trusted = ssl.create_default_context(cafile=self.authority)
+            for url in (self.url, self.store_url):
+                port = urlsplit(url).port
+                with socket.create_connection(("localhost", port), timeout=5) as connection:
+                    trusted.wrap_socket(connection, server_hostname="localhost").close()
+        except OSError:  # also of TLS
+            return False
+        return True
 
     def close(self) -> None:
         if self._process is not None:
