@@ -6,6 +6,7 @@
 # To replace a token, remove the user's line from the file `users`, and run this again.
 set -eu
 cd "$(dirname "$0")"
+[ $# -eq 2 ] || { echo "Usage: sh add-user.sh NAME TEAM" >&2; exit 2; }
 name=$1 team=$2
 case $name in '' | *[:[:space:]]*) echo "A name has no colon and no space." >&2; exit 2 ;; esac
 salt=$(sed -n 's/^USER_SALT=//p' .env)

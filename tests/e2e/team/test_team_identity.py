@@ -321,6 +321,10 @@ def test_the_script_adds_a_user_whose_token_the_collector_accepts(
         )  # fmt: skip
         return done.stdout.strip()
 
+    incomplete = subprocess.run(
+        ["sh", str(script), "jane@example.com"], capture_output=True, text=True, check=False
+    )
+    assert (incomplete.returncode, incomplete.stderr) == (2, "Usage: sh add-user.sh NAME TEAM\n")
     token = add("jane@example.com", "platform")
     assert add("joe@example.com", "search").startswith("joe@example.com:")
     assert add("jane@example.com", "another") == "", "she keeps her token"
