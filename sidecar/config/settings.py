@@ -147,7 +147,7 @@ class Team(Table, frozen=True):
     branches: dict[str, NonEmpty] = {}
     """The labels of git branches, by glob. The first glob that matches a branch applies."""
     labels: dict[str, NonEmpty] = {}
-    """The names of projects, by folder or git remote. Both may be globs, and include subfolders."""
+    """The names of projects, by folder with its subfolders or by git remote, as globs."""
 
 
 class Agents(Table, frozen=True):

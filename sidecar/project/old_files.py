@@ -145,7 +145,8 @@ def _read_blobs(folder: Path, ids: Iterable[bytes | None]) -> dict[bytes | None,
         header = answer[at : at + 4096].partition(b"\n")[0]
         at += len(header) + 1
         _, *kind = header.split(b" ")
-        if len(kind) == 2:  # not a submodule, whose commit is in another repository
+        # The answer for a submodule has no size, because its commit is in another repository.
+        if len(kind) == 2:
             if kind[0] == b"blob":
                 found[blob] = answer[at : at + int(kind[1])]
             at += int(kind[1]) + 1
