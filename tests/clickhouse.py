@@ -14,15 +14,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import httpx
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SCHEMA = Path(__file__).parents[1] / "contrib/team/schema.sql"
 _INSERT = re.compile(r"INSERT INTO (\S+) \(([^)]*)\) FORMAT (\w+)\s*$", re.IGNORECASE)

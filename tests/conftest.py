@@ -5,14 +5,12 @@ from __future__ import annotations
 import gc
 import logging
 import signal
+from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 pytest_plugins = ["tests.e2e.agents.scores"]
 

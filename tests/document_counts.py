@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sidecar.counting.incremental import (
     count_if_quick,
     count_pieces,
     count_uncounted_characters,
     countable_pieces,
 )
-
-if TYPE_CHECKING:
-    from sidecar.counting.tokenizer_interface import Tokenizer
-    from sidecar.text.document import TextDocument
+from sidecar.counting.tokenizer_interface import Tokenizer
+from sidecar.text.document import TextDocument
 
 _ANY = 10**12
 

@@ -7,13 +7,10 @@ between recordings.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from pathlib import Path
 
 _EVENTS = ("open", "os.listdir", "os.scandir")
 _recordings: dict[str, list[str]] = {}

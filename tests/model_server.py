@@ -9,15 +9,13 @@ from __future__ import annotations
 import json
 import queue
 import threading
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from tests.truth import truth
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 PER_MESSAGE, PRIMING = 3, 3
 """How many tokens to add per message and before the reply, according to OpenAI's cookbook."""

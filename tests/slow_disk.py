@@ -5,10 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 CAN_BUILD = sys.platform == "linux" and shutil.which("cc") is not None
 SECONDS = 5

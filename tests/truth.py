@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import tiktoken
 
 from sidecar.counting.exact_engines import Reference
-
-if TYPE_CHECKING:
-    import tiktoken
 
 
 def encoding(name: str = "o200k_base") -> tiktoken.Encoding:

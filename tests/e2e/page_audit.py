@@ -4,10 +4,9 @@ off.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from tests.e2e.vscode.harness import Browser
+from tests.e2e.vscode.harness import Browser
 
 WIDTHS = (390, 800, 1280)
 

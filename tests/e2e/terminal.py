@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.e2e.neovim import debian
 from tests.e2e.neovim.harness import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Terminal:

@@ -9,8 +9,10 @@ import itertools
 import json
 import os
 import time
+from collections.abc import Callable, Generator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,20 +25,14 @@ from benchmarks.agents.copilot_cli import CliHome
 from benchmarks.agents.databases import GooseStore
 from benchmarks.agents.gemini import GeminiHome
 from benchmarks.agents.kimi_code import KimiHome
-from benchmarks.agents.opencode import OpenHome
+from benchmarks.agents.opencode import Conversation, OpenHome
 from benchmarks.agents.qwen import QwenHome
+from benchmarks.agents.truth import Truth
 from benchmarks.agents.vibe import VibeHome
 from tests.e2e.stdio.agents_session import AgentsServer, begin_now
 from tests.e2e.test_mcp_server import connected, printed, text_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from pathlib import Path
-
-    from benchmarks.agents.opencode import Conversation
-    from benchmarks.agents.truth import Truth
-
-    Steps = Callable[[Path, Path], Generator[Truth]]
+Steps = Callable[[Path, Path], Generator[Truth]]
 
 FIELDS = ("tokens", "limit", "usable", "percent", "model", "method", "errorPercent", "costUsd")
 STEPS = 3

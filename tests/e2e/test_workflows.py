@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.e2e import editors_setup
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WORKFLOWS = editors_setup.ROOT / ".github/workflows"
 LINT = """

@@ -17,9 +17,10 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 from benchmarks.agents import (
@@ -40,11 +41,7 @@ from benchmarks.client import StdioClient
 from benchmarks.following import _totals
 from sidecar.agents.compressed import zstd
 from tests.fuzz import opened_files
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.fuzz.opened_files import Opened
+from tests.fuzz.opened_files import Opened
 
 MEGABYTES = 100.0
 MARK = "planted"

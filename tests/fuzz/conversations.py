@@ -5,15 +5,13 @@ The checks parse messages independently, and use only the results of `sidecar.co
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from hypothesis import strategies as st
 
+from sidecar.conversations.context_protocol import FitResult
 from sidecar.messages.turns import Turn
-
-if TYPE_CHECKING:
-    from sidecar.conversations.context_protocol import FitResult
 
 SHAPES = ("contract", "openai", "anthropic", "bedrock", "gemini")
 MOVES = (

@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sidecar.counting.exact_engines import Reference, splintr_tokenizer
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    Encode = Callable[[str], list[int]]
+Encode = Callable[[str], list[int]]
 
 NAMES = ("o200k_base", "cl100k_base")
 CONTEXTS = (

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import random
 
+from sidecar.text.document import TextDocument
 from sidecar.text.positions import Range
-
-if TYPE_CHECKING:
-    import random
-
-    from sidecar.text.document import TextDocument
 
 CODE = """def walk(tree, depth=0):
     \"\"\"Walk the tree, it's fine.\"\"\"

@@ -20,17 +20,13 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, Any, cast
 
 from benchmarks.client import SERVER
 from sidecar.server.stdio import MAX_FRAME_BYTES, Framer
-from tests.fuzz.messages import Messages, body, ends, is_owed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
-
-    from tests.fuzz.messages import Message
+from tests.fuzz.messages import Message, Messages, body, ends, is_owed
 
 MOST_OPEN = 64
 """The maximum number of unanswered requests."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import random
+import random
+from typing import Any
 
 Message = dict[str, Any]
 

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from sidecar.text.positions import Position, Range
-
-if TYPE_CHECKING:
-    from sidecar.text.positions import Encoding
+from sidecar.text.positions import Encoding, Position, Range
 
 
 def width(character: str, encoding: Encoding) -> int:

@@ -12,16 +12,13 @@ import argparse
 import random
 import sys
 import time
-from typing import TYPE_CHECKING
 
 from benchmarks.client import SERVER, StdioClient
 from benchmarks.corpus import source_text
 from sidecar.counting.exact_engines import Reference
 from sidecar.text.document import TextDocument
+from sidecar.text.positions import Encoding, Position, Range
 from tests.fuzz import edits, oracle
-
-if TYPE_CHECKING:
-    from sidecar.text.positions import Encoding, Position, Range
 
 EDITS_PER_DOCUMENT = 100
 EDITS_WHILE_OPENING = 20

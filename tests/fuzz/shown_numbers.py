@@ -14,18 +14,15 @@ import os
 import random
 import sys
 import tempfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from sidecar.conversations.conversation import Conversation
 from sidecar.counting.open_documents import FollowedText, Snapshot
 from sidecar.server.features.status_updates import StatusUpdates
 from sidecar.server.server import create_server
+from sidecar.workspace.workspace import Workspace
 from tests.protocol.client import Client
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from sidecar.workspace.workspace import Workspace
 
 URIS = [f"file:///ws/doc{number}.md" for number in range(3)]
 WORDS = (

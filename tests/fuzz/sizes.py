@@ -11,13 +11,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.client import SERVER, StdioClient
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LINE = "The quick brown fox counts 12 tokens, or about that many, in a line of prose.\n"
 START = {"line": 0, "character": 0}

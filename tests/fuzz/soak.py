@@ -15,16 +15,13 @@ import argparse
 import random
 import sys
 import time
-from typing import TYPE_CHECKING
 
 from sidecar.counting.exact_engines import Reference, engine
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.text.document import TextDocument
+from sidecar.text.positions import Encoding
 from tests.document_counts import document_tokens
 from tests.fuzz import edits, oracle
-
-if TYPE_CHECKING:
-    from sidecar.text.positions import Encoding
 
 EDITS_PER_DOCUMENT = 100
 ESTIMATED = ("claude-sonnet-4-5", "claude-opus-4-7", "gemini-2.5-pro", "gpt2", "my-own-model")

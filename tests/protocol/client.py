@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
+from sidecar.server.feature import Feature
+from sidecar.server.server import SidecarServer
 from sidecar.server.stdio import Framer, InvalidFrame
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from sidecar.server.feature import Feature
-    from sidecar.server.server import SidecarServer
 
 URI = "file:///ws/doc.md"
 USER = {"role": "user", "content": "How many tokens is this question?"}

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import pytest
 
 from sidecar.server.server import create_server
 from tests.protocol.client import Client
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
 
 DELAYS = (
     "sidecar.server.features.ledger_jobs.DELAY_SECONDS",

@@ -8,9 +8,11 @@ import os
 import re
 import sqlite3
 import threading
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -18,31 +20,25 @@ from click.testing import CliRunner
 from benchmarks.agents.claude import MODEL, ClaudeHome, everyday
 from benchmarks.agents.gemini import GeminiHome
 from sidecar.agents import session_index
+from sidecar.agents.session_events import StoredSession
 from sidecar.agents.session_index import LOCK_NAME, SessionIndex
+from sidecar.budgets.check_report import ReportedFinding
+from sidecar.budgets.findings import Finding
 from sidecar.cli import main
 from sidecar.config.paths import config_file, state_dir
 from sidecar.config.safe_files import make_folder
 from sidecar.cost.context_costs import SessionCost
+from sidecar.counting.tokenizer_interface import Tokenizer
 from sidecar.server.features import configuration
 from sidecar.server.features.status_updates import StatusUpdates
 from sidecar.text.printable import local_time_text, usd_text
 from sidecar.workspace import agent_watcher, sessions
 from sidecar.workspace.check_paths import check_paths as run
 from sidecar.workspace.services import Services
+from sidecar.workspace.sessions import Session
 from sidecar.workspace.spending import Spending
 from tests.file_opens import recorded_opens
-from tests.protocol.client import RpcError, until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from sidecar.agents.session_events import StoredSession
-    from sidecar.budgets.check_report import ReportedFinding
-    from sidecar.budgets.findings import Finding
-    from sidecar.counting.tokenizer_interface import Tokenizer
-    from sidecar.workspace.sessions import Session
-    from tests.protocol.client import Client
+from tests.protocol.client import Client, RpcError, until
 
 
 @pytest.fixture

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from lsprotocol import types
 
 from sidecar.errors import RequestError
 from sidecar.server.stdio import MAX_DEPTH
-from tests.protocol.client import Client, RpcError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.protocol.client import Message
+from tests.protocol.client import Client, Message, RpcError
 
 BIG = "".join(f"line {n} of a long document\n" for n in range(50_000))
 

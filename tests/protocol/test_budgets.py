@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,6 @@ from sidecar.workspace.check_paths import check_paths as run
 from sidecar.workspace.workspace import Event
 from tests.protocol.client import Client, edit
 from tests.truth import encoding, truth
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BUDGET = '[[budget]]\nfiles = "*.md"\nmax-tokens = 20\nsections = { "Notes" = 12 }\n'
 SUM = '[[budget]]\nfiles = ["*.md"]\nsum = true\nmax-tokens = {}\n'

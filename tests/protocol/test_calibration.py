@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import pytest
 
 from sidecar.server.server import create_server
 from tests.protocol.client import Client
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 PROSE = (
     "The committee met on Tuesday to discuss the new plans for the town hall, and everyone agreed "

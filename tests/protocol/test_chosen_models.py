@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from benchmarks.agents.claude import MODEL, ClaudeHome, everyday
 from sidecar.config.settings import DEFAULT_MODEL
-
-if TYPE_CHECKING:
-    from tests.protocol.client import Client
+from tests.protocol.client import Client
 
 HAIKU = "claude-haiku-4-5"
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.protocol.client import Client
+from tests.protocol.client import Client
 
 TURN = {"role": "user", "content": "hello world"}
 

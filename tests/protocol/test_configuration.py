@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from sidecar.agents.folders import Roots
+from sidecar.budgets.budget_rules import Rules
+from sidecar.config.options import Loaded
 from sidecar.server.features import configuration
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    import pytest
-
-    from sidecar.budgets.budget_rules import Rules
-    from sidecar.config.options import Loaded
-    from tests.protocol.client import Client
+from tests.protocol.client import Client
 
 
 async def model_of(client: Client) -> str:

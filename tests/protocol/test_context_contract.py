@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from tests.protocol.client import Client
+from tests.protocol.client import Client
 
 REPLY: dict[str, Any] = {
     "id": "chatcmpl-1",

@@ -6,7 +6,8 @@ import asyncio
 import threading
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,6 @@ from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.workspace.spending import Spending
 from tests.protocol.client import REPLY, USER, Client, RpcError
 from tests.truth import truth
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 async def test_preflight_returns_the_cost_and_enforces_caps(bare: Client, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +13,6 @@ from sidecar.counting.text_features import kind_of
 from sidecar.workspace.views import NO_CONTEXT
 from tests.protocol.client import URI, USER, Client, RpcError, edit
 from tests.truth import truth
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 async def test_a_section_follows_an_open_document(talker: Client) -> None:

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,11 +16,7 @@ from sidecar.server.features.status_updates import StatusUpdates
 from sidecar.workspace.state_folder import State
 from tests.protocol.client import URI, Client, until
 from tests.protocol.test_same_count import endpoint, root, settled, started
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.unit.endpoints_fake_server import FakeServer
+from tests.unit.endpoints_fake_server import FakeServer
 
 __all__ = ["endpoint", "root"]
 

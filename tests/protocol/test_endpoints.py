@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sidecar.endpoints.endpoint import DELAYS
 from tests.e2e.llama.test_llama_session import session
-from tests.protocol.client import edit, until
+from tests.protocol.client import Client, edit, until
 from tests.unit.endpoints_fake_server import (
     REASONS,
     Asked,
@@ -21,12 +23,6 @@ from tests.unit.endpoints_fake_server import (
     listing,
     llamacpp,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.protocol.client import Client
 
 IGNORED = ("context/warning", "textDocument/publishDiagnostics")
 

@@ -9,7 +9,7 @@ import re
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -19,10 +19,7 @@ from sidecar.cli import main
 from sidecar.mcp.caller import Caller
 from sidecar.mcp.open_project import Project
 from sidecar.mcp.tools import Call, Tools
-from tests.protocol.client import RpcError
-
-if TYPE_CHECKING:
-    from tests.protocol.client import Client
+from tests.protocol.client import Client, RpcError
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
@@ -12,9 +13,6 @@ from markdown_it import MarkdownIt
 from sidecar.server.run import set_up_logging
 from tests.protocol.client import URI, Client, RpcError
 from tests.unit.test_text_printable import is_plain
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 IMAGE = "![p](https://host.example/x.png)"
 NAMES = [

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.protocol.client import RpcError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.protocol.client import Client
+from tests.protocol.client import Client, RpcError
 
 MUCH = 10**18
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5}

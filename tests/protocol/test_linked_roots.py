@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.protocol.client import Client
+from tests.protocol.client import Client
 
 BUDGET = '[[budget]]\nfiles = "sub/*.md"\nmax-tokens = 5\n'
 SUM = '[[budget]]\nfiles = "*.md"\nmax-tokens = 20\nsum = true\n'

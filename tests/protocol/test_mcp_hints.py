@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -23,9 +23,7 @@ from sidecar.project.mcp_servers import (
     sent_tools,
 )
 from sidecar.workspace import mcp_hints
-
-if TYPE_CHECKING:
-    from tests.protocol.client import Client
+from tests.protocol.client import Client
 
 TEXT = """{
   "mcpServers": {

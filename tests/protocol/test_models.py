@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,6 @@ from sidecar.models.catalogue import provider_of
 from tests.protocol.client import URI, Client, RpcError, edit
 from tests.truth import truth
 from tests.unit.endpoints_fake_server import llamacpp
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LINES = "".join(f"line number {n}\n" for n in range(200))
 

@@ -10,7 +10,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -23,10 +23,7 @@ from sidecar.workspace.services import Services
 from sidecar.workspace.state_folder import State
 from tests.protocol.client import URI, Client, RpcError, edit
 from tests.protocol.test_same_count import MODEL, endpoint, opened, root, settled, started
-from tests.unit.endpoints_fake_server import Canned
-
-if TYPE_CHECKING:
-    from tests.unit.endpoints_fake_server import FakeServer
+from tests.unit.endpoints_fake_server import Canned, FakeServer
 
 __all__ = ["endpoint", "root"]
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.file_opens import recorded_opens
-
-if TYPE_CHECKING:
-    from tests.protocol.client import Client
+from tests.protocol.client import Client
 
 LENSES = {"tokenSidecar": {"codeLens": True}}
 

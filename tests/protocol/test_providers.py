@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.protocol.client import URI
-
-if TYPE_CHECKING:
-    from tests.protocol.client import Client
+from tests.protocol.client import URI, Client
 
 HINT, LENS = "textDocument/inlayHint", "textDocument/codeLens"
 SYMBOL = "textDocument/documentSymbol"

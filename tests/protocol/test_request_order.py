@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from sidecar.messages.replies import read_reply
 from sidecar.server import server as server_module
 from sidecar.workspace.conversations import Conversations
+from tests.protocol.client import Client
 from tests.truth import truth
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.protocol.client import Client
 
 PROMPT, OUTPUT = 1_000, 50
 CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}

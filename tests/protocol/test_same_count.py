@@ -6,12 +6,15 @@ import asyncio
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sidecar.counting.calibration import Calibrations, document_key
 from sidecar.counting.counts import Counts
+from sidecar.counting.open_documents import Snapshot
 from sidecar.counting.saved_calibrations import load_calibrations, save_calibrations
 from sidecar.counting.text_features import kind_of
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS
@@ -19,12 +22,6 @@ from sidecar.server.features.status_updates import StatusUpdates
 from sidecar.server.server import create_server
 from tests.protocol.client import Client, until
 from tests.unit.endpoints_fake_server import Canned, FakeServer, llamacpp, words
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from sidecar.counting.open_documents import Snapshot
 
 MODEL = "tiny"
 TEXT = "# Title\n\n" + "Some prose, and some more of it, without an end.\n" * 40

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.protocol.client import Client
+from tests.protocol.client import Client
 
 TURNS = [
     {"role": role, "content": f"{number} some words of a long conversation " * 5}

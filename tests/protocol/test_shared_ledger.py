@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+
+import pytest
 
 from sidecar.project import file_watcher
 from sidecar.server.server import create_server
 from tests.protocol.client import Client
-
-if TYPE_CHECKING:
-    import pytest
 
 
 async def test_first_call_in_a_new_state_folder_is_shown_without_a_poll(

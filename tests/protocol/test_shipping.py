@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -17,16 +19,9 @@ from sidecar.config.paths import config_file
 from sidecar.cost import shipping
 from sidecar.cost.records import DAY_EVENT, EVENT, PRICE_EVENT
 from sidecar.server.features import ledger_jobs
-from tests.collector import Collector
-from tests.protocol.client import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from sidecar.tasks import JobKey, Work
-    from tests.collector import Answer
-    from tests.protocol.client import Client
+from sidecar.tasks import JobKey, Work
+from tests.collector import Answer, Collector
+from tests.protocol.client import Client, until
 
 CALL = {"model": "claude-haiku-4-5", "usage": {"input_tokens": 10, "output_tokens": 2}}
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sidecar.server.features import status_updates
-from sidecar.workspace.status import status_update
+from sidecar.workspace.status import StatusUpdate, status_update
+from sidecar.workspace.workspace import Workspace
 from tests.protocol.client import USER, Client
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sidecar.workspace.status import StatusUpdate
-    from sidecar.workspace.workspace import Workspace
 
 
 async def shown(client: Client) -> Any:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from sidecar.agents.session_events import StoredSession
 from sidecar.workspace import sessions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.protocol.client import Client
+from tests.protocol.client import Client
 
 
 @pytest.fixture

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.protocol.client import URI, Client, RpcError, edit
 from tests.truth import truth
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OTHER = "file:///ws/other.md"
 IDENTIFIER = {"uri": URI, "version": 2}

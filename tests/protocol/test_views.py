@@ -8,7 +8,7 @@ import re
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -24,9 +24,7 @@ from sidecar.mcp.caller import Caller
 from sidecar.mcp.open_project import Project
 from sidecar.mcp.tools import Call, Tools
 from tests.cases import read_table
-
-if TYPE_CHECKING:
-    from tests.protocol.client import Client
+from tests.protocol.client import Client
 
 MODEL, UNPRICED = "claude-opus-5", "acme-coder"
 FILE = "CLAUDE.md"

@@ -6,15 +6,12 @@ import inspect
 import json
 import re
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
+from sidecar.project.loading_rules import Kind as FileKind
 from tests.e2e.agents.install import Package
 from tests.fake_vendor import SIDE_TEXT, Kind, ToolUse
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sidecar.project.loading_rules import Kind as FileKind
 
 WINDOW = 200_000
 """The context window to configure for agents, in tokens. Some agents ignore it."""

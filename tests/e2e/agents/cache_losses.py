@@ -10,11 +10,12 @@ import re
 import sqlite3
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from sidecar.agents.folders import Places
 from sidecar.agents.reader_registry import readers_of
@@ -23,17 +24,12 @@ from sidecar.config.settings import Agents
 from sidecar.cost.cache_losses import LossCause
 from sidecar.cost.export import read_events
 from sidecar.cost.ledger import Ledger
+from sidecar.cost.ledger_events import LedgerEvent
 from sidecar.cost.sums import Scope
 from tests.e2e.agents.adapters import AGENTS
 from tests.e2e.agents.install import ensure_installed
 from tests.e2e.agents.scene import PRICES, TURN_SECONDS, Stage
-from tests.fake_vendor import SIDE_TEXT, SUMMARY_TEXT, PromptCache, Reply
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from sidecar.cost.ledger_events import LedgerEvent
-    from tests.fake_vendor import VendorCall
+from tests.fake_vendor import SIDE_TEXT, SUMMARY_TEXT, PromptCache, Reply, VendorCall
 
 TEXT = "The ledger of the cellar has many lines, and each of them is worth a look. " * 1_300
 """The first prompt, long enough for every agent's prompt to be worth a report."""

@@ -9,10 +9,8 @@ import json
 import random
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import NamedTuple
 
 CANARY = "canary####"
 """Stands for a new canary, which has the same length, in the texts of a layout."""

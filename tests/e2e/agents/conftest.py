@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,10 +13,6 @@ from tests.e2e.agents.cache_losses import PROVOKED
 from tests.e2e.agents.install import MissingPythonError, ensure_installed
 from tests.e2e.agents.scene import Scene, Stage
 from tests.e2e.agents.scores import record
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 LONG_SCENE = "growing_session"
 PROVOKED_SCENE = "lost_caches_have_their_cause_and_cost"

@@ -10,27 +10,24 @@ import os
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from sidecar.models.catalogue import prompt_limit_of
 from sidecar.models.window import Window, resolve_limit
+from tests.e2e.agents.adapters import Agent
 from tests.e2e.agents.install import ensure_node
 from tests.e2e.agents.sandbox import Ended, Program, Sandbox
 from tests.e2e.agents.scores import Score
 from tests.e2e.agents.sidecar_client import SidecarClient
 from tests.e2e.agents.views import Numbers, expected_in, numbers_in_editor, numbers_in_terminal
 from tests.fake_vendor import FakeVendor, Kind, Script, Usage, VendorCall
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.e2e.agents.adapters import Agent
 
 TURN_SECONDS = 120
 STATUS_SECONDS = 10

@@ -7,10 +7,9 @@ in worker processes (with `-n`).
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-if TYPE_CHECKING:
-    import pytest
+import pytest
 
 LAG_GOAL = 1
 """Target time until a status shows a new context, in seconds. Printed in the table."""

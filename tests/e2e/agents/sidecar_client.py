@@ -9,14 +9,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.client import SERVER, StdioClient
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ANSWER_SECONDS = 30
 

@@ -7,25 +7,21 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from sidecar.agents.folders import Places
 from sidecar.project.footprint import Footprint, Part, find_footprint
+from sidecar.project.loading_rules import Kind
 from tests.e2e.agents import canaries
-from tests.fake_vendor import Reply
+from tests.e2e.agents.adapters import Agent
+from tests.e2e.agents.scene import Stage
+from tests.fake_vendor import Reply, VendorCall
 from tests.truth import truth
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from sidecar.project.loading_rules import Kind
-    from tests.e2e.agents.adapters import Agent
-    from tests.e2e.agents.scene import Stage
-    from tests.fake_vendor import VendorCall
 
 GREET = "Greet me in one line."
 RUN_SECONDS = 100

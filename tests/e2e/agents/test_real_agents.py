@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
 
 import pytest
 
 from sidecar.models.catalogue import prompt_limit_of
+from tests.e2e.agents.adapters import Agent
+from tests.e2e.agents.scene import Scene
 from tests.fake_vendor import Reply
-
-if TYPE_CHECKING:
-    from tests.e2e.agents.adapters import Agent
-    from tests.e2e.agents.scene import Scene
 
 GREET = "Greet me in one line."
 CONTINUE = "Say it again, please."

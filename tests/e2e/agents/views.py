@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from sidecar.text.printable import usd_text
-from tests.e2e.agents.sidecar_client import run_sidecar
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.e2e.agents.sidecar_client import SidecarClient
+from tests.e2e.agents.sidecar_client import SidecarClient, run_sidecar
 
 _PATTERNS = r"([\d,]+) (?:tokens|of)", r"(?<![±\d.])(\d+) %", r"(\$\d[\d,]*(?:\.\d+)?)"
 """Patterns for the tokens, the percentage and the cost. They skip error bands such as `±75 %`."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from operator import mul
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -16,10 +17,6 @@ from sidecar.cost.sums import Scope
 from tests.e2e import editors_setup
 from tests.e2e.page_audit import WIDTHS, assert_sound, audit
 from tests.e2e.vscode.harness import Browser
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 LONG = "Explain why the scheduler of the nightly import fails on the last day of a leap year"
 COLORS = """

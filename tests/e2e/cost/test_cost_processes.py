@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -20,9 +20,6 @@ from sidecar.cost.repricing import price_calls
 from sidecar.cost.sums import Scope, read_total
 from tests.e2e.cost.pricer import own
 from tests.e2e.cost.writer import event
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WRITES = 1000
 KILLS = 12

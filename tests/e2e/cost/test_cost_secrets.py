@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -12,9 +13,6 @@ from sidecar.cli.cost import cost
 from sidecar.config.paths import state_dir
 from sidecar.cost.book import CostBook
 from sidecar.cost.cost_protocol import CostRecordParams
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SECRETS = ("sk-ant-PLANTED", "Dear-diary-PLANTED", "Bearer-PLANTED")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,9 +15,6 @@ from tests.e2e.emacs.test_emacs import SETUP
 from tests.e2e.neovim import debian
 from tests.e2e.terminal import Terminal
 from tests.e2e.tutorials import promised, sample, sentence
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PAGE = tutorials.read("emacs")
 

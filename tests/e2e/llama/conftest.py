@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.llama.gguf import write_model
 from tests.e2e.llama.server import llama
 from tests.e2e.llama.vocabularies import NAMES, ensure_vocabularies
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(scope="session")

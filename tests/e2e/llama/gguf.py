@@ -9,10 +9,8 @@ import itertools
 import mmap
 import random
 import struct
-from typing import TYPE_CHECKING, Any, BinaryIO
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Any, BinaryIO
 
 EMBEDDING, HEADS, FEED_FORWARD, LAYERS = 32, 2, 64, 1
 F32 = 0

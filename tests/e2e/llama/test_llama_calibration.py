@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import httpx
 import pytest
@@ -11,9 +11,6 @@ from benchmarks.conversations import CONTEXT, VOCABULARIES, mean_errors
 from sidecar.counting.vocabulary_files import load_gguf
 from tests.e2e.llama.server import llama
 from tests.fuzz.edits import STOCK
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -15,9 +16,6 @@ from sidecar.messages.replies import read_reply
 from tests.e2e.llama.own import post, post_for_text, text_tokens
 from tests.e2e.llama.server import llama, port_of
 from tests.e2e.llama.vocabularies import NAMES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TEXTS = [
     "hello world",

@@ -7,8 +7,10 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,10 +20,6 @@ from sidecar.counting.calibration import Calibrations, document_key, key_of
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.counting.saved_calibrations import save_calibrations
 from tests.e2e.llama.own import text_tokens
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 LINE = "The quick brown fox jumps over the lazy dog, and 日本語 too; x = {1: 'Straße'}.\n"
 TEXT = "# Everything\n\n" + LINE * 40

@@ -6,7 +6,7 @@ The vocabularies are those that the tokenizers library supports.
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -17,9 +17,6 @@ from tests.e2e.llama.server import llama
 from tests.e2e.llama.test_llama_counts import TEXTS
 from tests.e2e.llama.vocabularies import BY_LIBRARY, ensure_vocabularies
 from tests.fuzz.edits import STOCK
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DROPPED = [" \x11\x88", "\n\x0b ", "a \x03\x9b", " \x1d\x88«", "\x00\x01 b\x0b"]
 """Strings with control characters that the vocabulary lacks.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,6 @@ from tests.e2e.llama.own import chat_tokens, post
 from tests.e2e.llama.server import llama, port_of
 from tests.e2e.llama.test_llama_session import session
 from tests.e2e.llama.test_llama_texts_only import HIDDEN, some_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 EXCHANGES = 15
 ROUTES = {"all": (), "texts only": HIDDEN, "no count": (*HIDDEN, b"/tokenize")}

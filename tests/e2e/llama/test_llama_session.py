@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from sidecar.endpoints.endpoint import DELAYS
 from sidecar.server.server import create_server
@@ -13,12 +17,6 @@ from tests.e2e.llama.counting_proxy import CountingProxy
 from tests.e2e.llama.own import chat_tokens, text_tokens
 from tests.protocol.client import Client
 from tests.unit.endpoints_fake_server import FakeServer
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    import pytest
 
 IGNORED = ("status/update", "context/warning", "textDocument/publishDiagnostics")
 TEXTS = [

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,6 @@ from tests.e2e.llama.own import chat_tokens, post, text_tokens
 from tests.e2e.llama.server import llama
 from tests.e2e.llama.test_llama_session import session
 from tests.e2e.llama.vocabularies import ensure_vocabularies
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HIDDEN = (b"/v1/chat/completions/input_tokens", b"/apply-template")
 WORDY = (

@@ -7,7 +7,8 @@ report, the displayed error band, the error after the report, and the requests p
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -18,11 +19,7 @@ from tests.e2e.llama.server import llama
 from tests.e2e.llama.test_llama_session import session
 from tests.e2e.llama.test_llama_texts_only import HIDDEN, WORDY, some_text
 from tests.e2e.llama.vocabularies import ensure_vocabularies
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.protocol.client import Client
+from tests.protocol.client import Client
 
 KINDS = ("hex", "numbers", "code", "CJK")
 """Text kinds, in the same order as in `some_text`."""

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from tests.e2e.neovim.chat_plugins import ALL, SMALL
-from tests.e2e.neovim.harness import WAIT_SECONDS, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.e2e.neovim.chat_plugins import ChatPlugin
-    from tests.e2e.neovim.harness import Editor
-    from tests.model_server import ModelServer, Received
+from tests.e2e.neovim.chat_plugins import ALL, SMALL, ChatPlugin
+from tests.e2e.neovim.harness import WAIT_SECONDS, Editor, wait_for
+from tests.model_server import ModelServer, Received
 
 EACH = pytest.mark.parametrize("plugin", ALL, ids=lambda plugin: plugin.name)
 EACH_SMALL = pytest.mark.parametrize("plugin", SMALL, ids=lambda plugin: plugin.name)

@@ -5,16 +5,13 @@ results.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from tests.e2e.neovim.harness import Editor
 from tests.e2e.neovim.plugins import on_path
-from tests.model_server import Reply
-
-if TYPE_CHECKING:
-    from tests.e2e.neovim.harness import Editor
-    from tests.model_server import ModelServer
+from tests.model_server import ModelServer, Reply
 
 WEATHER = '{"city": "Lisbon"}'
 ANSWER = "It is 21 degrees and sunny there, with a light wind from the sea."

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.e2e.neovim import plugins
-from tests.e2e.neovim.chat_plugins import PATIENT
+from tests.e2e.neovim.chat_plugins import PATIENT, ChatPlugin
 from tests.e2e.neovim.harness import Editor
 from tests.model_server import ModelServer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.e2e.neovim.chat_plugins import ChatPlugin
 
 DESELECTED = pytest.StashKey[int]()
 

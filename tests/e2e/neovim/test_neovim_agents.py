@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from benchmarks.agents.claude import MODEL, ClaudeHome
+from benchmarks.agents.claude import MODEL, ClaudeHome, Transcript
 from benchmarks.agents.codex import WINDOW, CodexHome
 from sidecar.models.window import Limit, Window
-from tests.e2e.neovim.harness import wait_for
+from tests.e2e.neovim.harness import Editor, wait_for
 from tests.e2e.stdio.agents_session import begin_now
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from benchmarks.agents.claude import Transcript
-    from tests.e2e.neovim.harness import Editor
 
 OPUS = 1_000_000
 """The context window of Claude Code's model in the price list, in tokens."""

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tests.e2e.neovim.chat_conversation import WEATHER, ask, say, sent_back, tokens, wait_tokens
 from tests.e2e.neovim.chat_plugins import SMALL, SMALL_MODEL, TOO_LONG
-from tests.e2e.neovim.harness import wait_for
+from tests.e2e.neovim.harness import Editor, wait_for
 from tests.truth import truth
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.e2e.neovim.harness import Editor
 
 pytestmark = pytest.mark.plugins
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,14 +19,8 @@ from tests.e2e.neovim.chat_conversation import (
     sent_back,
     wait_tokens,
 )
-from tests.e2e.neovim.chat_plugins import SMALL, TOO_LONG
-from tests.e2e.neovim.harness import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.e2e.neovim.chat_plugins import ChatPlugin
-    from tests.e2e.neovim.harness import Editor
+from tests.e2e.neovim.chat_plugins import SMALL, TOO_LONG, ChatPlugin
+from tests.e2e.neovim.harness import Editor, wait_for
 
 pytestmark = pytest.mark.plugins
 

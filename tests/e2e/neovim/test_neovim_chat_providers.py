@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
 
 from tests.e2e.neovim.chat_conversation import EACH, ask, say, wait_calls
-from tests.e2e.neovim.chat_plugins import CODECOMPANION, COPILOTCHAT
-from tests.e2e.neovim.harness import SERVER, environment
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.e2e.neovim.chat_plugins import ChatPlugin
-    from tests.e2e.neovim.harness import Editor
+from tests.e2e.neovim.chat_plugins import CODECOMPANION, COPILOTCHAT, ChatPlugin
+from tests.e2e.neovim.harness import SERVER, Editor, environment
 
 pytestmark = pytest.mark.plugins
 

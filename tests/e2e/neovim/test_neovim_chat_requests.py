@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,15 +22,8 @@ from tests.e2e.neovim.chat_conversation import (
     within_one_percent,
 )
 from tests.e2e.neovim.chat_plugins import AVANTE, CODECOMPANION, COPILOTCHAT, Avante, ChatPlugin
-from tests.e2e.neovim.harness import WAIT_SECONDS, wait_for
-from tests.model_server import Reply
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.e2e.neovim.harness import Editor
-    from tests.model_server import ModelServer
+from tests.e2e.neovim.harness import WAIT_SECONDS, Editor, wait_for
+from tests.model_server import ModelServer, Reply
 
 pytestmark = pytest.mark.plugins
 

@@ -4,7 +4,8 @@ recorded.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,14 +19,8 @@ from tests.e2e.neovim.chat_conversation import (
     wait_calls,
     wait_tokens,
 )
-from tests.e2e.neovim.chat_plugins import CODECOMPANION, COPILOTCHAT
-from tests.e2e.neovim.harness import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.e2e.neovim.chat_plugins import ChatPlugin
-    from tests.e2e.neovim.harness import Editor
+from tests.e2e.neovim.chat_plugins import CODECOMPANION, COPILOTCHAT, ChatPlugin
+from tests.e2e.neovim.harness import Editor, wait_for
 
 pytestmark = pytest.mark.plugins
 

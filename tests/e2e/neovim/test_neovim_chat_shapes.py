@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,14 +15,8 @@ from tests.e2e.neovim.chat_conversation import (
     wait_calls,
     wait_tokens,
 )
-from tests.e2e.neovim.chat_plugins import CODECOMPANION
-from tests.e2e.neovim.harness import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.e2e.neovim.chat_plugins import ChatPlugin
-    from tests.e2e.neovim.harness import Editor
+from tests.e2e.neovim.chat_plugins import CODECOMPANION, ChatPlugin
+from tests.e2e.neovim.harness import Editor, wait_for
 
 pytestmark = pytest.mark.plugins
 

@@ -7,22 +7,18 @@ from __future__ import annotations
 import base64
 import json
 import random
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from tests.e2e.neovim.chat_conversation import WEATHER, ask, tokens, wait_tokens
 from tests.e2e.neovim.chat_plugins import CODECOMPANION, PATIENT
-from tests.e2e.neovim.harness import wait_for
+from tests.e2e.neovim.harness import Editor, wait_for
 from tests.fake_vendor import FakeVendor, Reply, Script, ToolUse
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.e2e.neovim.harness import Editor
 
 pytestmark = pytest.mark.plugins
 

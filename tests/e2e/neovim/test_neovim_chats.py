@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,16 +22,9 @@ from tests.e2e.neovim.chat_conversation import (
     wait_calls,
     wait_tokens,
 )
-from tests.e2e.neovim.chat_plugins import ALL, AVANTE, CODECOMPANION, COPILOTCHAT
-from tests.e2e.neovim.harness import wait_for
+from tests.e2e.neovim.chat_plugins import ALL, AVANTE, CODECOMPANION, COPILOTCHAT, ChatPlugin
+from tests.e2e.neovim.harness import Editor, wait_for
 from tests.e2e.neovim.plugins import on_path
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.e2e.neovim.chat_plugins import ChatPlugin
-    from tests.e2e.neovim.harness import Editor
 
 pytestmark = pytest.mark.plugins
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from sidecar.workspace.views import NO_CONTEXT, NO_COST
-from tests.e2e.neovim.harness import ROOT, wait_for
+from tests.e2e.neovim.harness import ROOT, Editor, wait_for
 from tests.truth import truth
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.e2e.neovim.harness import Editor
 
 HELLO = "Hello, world!\n"
 PALETTE = {

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
 
 from sidecar.cli import main
+from tests.e2e.neovim.harness import Editor
 from tests.truth import truth
-
-if TYPE_CHECKING:
-    from tests.e2e.neovim.harness import Editor
 
 
 def test_the_count_follows_typing(clean: Editor) -> None:

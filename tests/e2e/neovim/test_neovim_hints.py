@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from tests.e2e.neovim.harness import wait_for
+from tests.e2e.neovim.harness import Editor, wait_for
 from tests.truth import truth
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.e2e.neovim.harness import Editor
 
 SECTIONS = ["# Role\n\n审查代码。\n\n", "# Style\n\nShort sentences, 简短的句子.\n"]
 ON = """

@@ -5,20 +5,16 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests import hostile
 from tests.e2e.neovim.harness import NVIM, SERVER, TRY, Editor, wait_for
 from tests.e2e.tracing import Trace
+from tests.hostile import Hostile
 from tests.truth import truth
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.hostile import Hostile
 
 HEALTH = "return table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, true), '\\n')"
 

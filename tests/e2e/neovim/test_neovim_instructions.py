@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tests.e2e.neovim.harness import wait_for
-
-if TYPE_CHECKING:
-    from tests.e2e.neovim.harness import Editor
+from tests.e2e.neovim.harness import Editor, wait_for
 
 LOOK = """
   return vim.tbl_map(function(each)

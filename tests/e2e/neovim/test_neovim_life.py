@@ -7,18 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.neovim.harness import NVIM, SERVER, SHIM, environment, wait_for
+from tests.e2e.neovim.harness import NVIM, SERVER, SHIM, Editor, environment, wait_for
 from tests.truth import truth
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.e2e.neovim.harness import Editor
 
 OURS_LOADED = """
   return vim.tbl_filter(function(name)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
+from tests.e2e.neovim.harness import Editor
 from tests.truth import truth
-
-if TYPE_CHECKING:
-    from tests.e2e.neovim.harness import Editor
 
 TEXT = "alpha beta gamma\nshort\n\n日本語 and 🦜 birds\n\ttabbed delta epsilon\nlast line\n"
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sidecar.server.protocol_schema import json_schema
-from tests.e2e.neovim.harness import wait_for
+from tests.e2e.neovim.harness import Editor, wait_for
 from tests.truth import truth
-
-if TYPE_CHECKING:
-    from tests.e2e.neovim.harness import Editor
 
 LONG = "one two three four five six seven eight nine ten\n" * 2000
 

@@ -8,18 +8,15 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 import pytest
 
 from tests.e2e.neovim.harness import NVIM, SERVER, SHIM, TRY, environment, wait_for
 from tests.e2e.terminal import Terminal
 from tests.truth import truth
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import ModuleType
 
 PROMPT = (TRY / "prompt.md").read_text(encoding="utf-8")
 

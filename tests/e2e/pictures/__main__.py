@@ -14,22 +14,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Console
-from rich.terminal_theme import DEFAULT_TERMINAL_THEME, SVG_EXPORT_THEME
+from rich.terminal_theme import DEFAULT_TERMINAL_THEME, SVG_EXPORT_THEME, TerminalTheme
 from rich.text import Text
 
 from tests.e2e.neovim import debian
 from tests.e2e.neovim.harness import NVIM, SERVER, SHIM, environment
 from tests.e2e.pictures.sessions import write_day
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rich.terminal_theme import TerminalTheme
 
 ROOT = Path(__file__).resolve().parents[3]
 IMAGES = ROOT / "docs" / "images"

@@ -7,17 +7,13 @@ import os
 import random
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.codex import CodexHome, usage
 from benchmarks.agents.opencode import OpenHome
-from benchmarks.agents.truth import Tokens
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from benchmarks.agents.truth import Clock
+from benchmarks.agents.truth import Clock, Tokens
 
 _BYTES_PER_TOKEN = 4
 _TEXT = (

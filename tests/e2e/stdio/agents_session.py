@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from benchmarks.agents.truth import Clock
 from benchmarks.client import SERVER, StdioClient
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from benchmarks.agents.truth import Clock
 
 
 class AgentsServer(StdioClient):

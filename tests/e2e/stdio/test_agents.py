@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,10 +11,6 @@ from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.codex import CodexHome
 from sidecar.text.printable import markdown
 from tests.e2e.stdio.agents_session import AgentsServer, begin_now
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

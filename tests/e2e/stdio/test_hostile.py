@@ -6,17 +6,14 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from benchmarks.client import StdioClient
 from tests import hostile
 from tests.e2e.tracing import Trace, peak_bytes
+from tests.hostile import Hostile
 from tests.truth import truth
-
-if TYPE_CHECKING:
-    from tests.hostile import Hostile
 
 PROGRAM = str(Path(sys.executable).parent / "token-sidecar")
 MOST_BYTES = 300_000_000

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from benchmarks.client import StdioClient
 from sidecar.server.run import EXIT_SECONDS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ENDS_WITHIN = 20  # a server that takes more seconds hangs
 

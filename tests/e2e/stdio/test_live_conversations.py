@@ -6,17 +6,15 @@ import json
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from benchmarks.client import SERVER, StdioClient
 from sidecar.cli import main
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 TEXT = "mauve-otter-9"
 COMMAND = [sys.executable, "-P", "-m", "sidecar"]

@@ -8,7 +8,8 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,10 +17,6 @@ from benchmarks.client import SERVER, URI, StdioClient
 from sidecar.operating_system import is_alive
 from sidecar.server.stdio import MAX_FRAME_BYTES
 from tests.truth import truth
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 PRINTS = """
 from sidecar.server.server import create_server

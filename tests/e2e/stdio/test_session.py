@@ -5,14 +5,12 @@ Code (UTF-16).
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lsprotocol import types
 
+from tests.e2e.stdio.conftest import RecordingClient
 from tests.truth import truth
-
-if TYPE_CHECKING:
-    from tests.e2e.stdio.conftest import RecordingClient
 
 URI = "file:///ws/notes.md"
 WIDTHS = {"utf-8": len("日本🙂".encode()), "utf-16": 4, "utf-32": 3}

@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.agents.claude import ClaudeHome
 from sidecar.text.printable import usd_text
 from tests.e2e.stdio.agents_session import AgentsServer, begin_now
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 CALL = {"model": "gpt-4o", "usage": {"prompt_tokens": 4_000, "completion_tokens": 0}}
 """A call that costs one cent."""

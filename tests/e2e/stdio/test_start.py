@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +14,6 @@ from benchmarks.corpus import source_text
 from sidecar.agents.folders import Places, Roots, has_files
 from sidecar.agents.reader_registry import readers_here, readers_of
 from sidecar.config.settings import Agents
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Logs imports. Deferred work starts after 30 seconds instead of half a second, so that the first
 # count is done by then, even on a slow machine.

@@ -5,12 +5,9 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from benchmarks.client import SERVER, StdioClient
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # in a user namespace, the limit can be changed without affecting other processes
 EXHAUSTED = 'echo 0 > /proc/sys/user/max_inotify_instances && exec "$@"'

@@ -8,15 +8,13 @@ import ssl
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from tests.clickhouse import SCHEMA
 from tests.e2e.team.rotel import free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 CADDYFILE = SCHEMA.with_name("Caddyfile")
 _PROGRAM = Path(sys.executable).with_name("caddy")

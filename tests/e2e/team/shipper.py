@@ -13,7 +13,7 @@ import os
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from click.testing import CliRunner
 
@@ -22,9 +22,6 @@ from sidecar.config.load import load
 from sidecar.config.paths import state_dir
 from sidecar.cost.book import CostBook
 from sidecar.cost.shipping import CollectorError, Shipped, open_collector, open_queue, ship
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BATCH = 200
 PROCESSES = multiprocessing.get_context("forkserver")

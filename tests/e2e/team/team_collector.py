@@ -9,7 +9,8 @@ import base64
 import gzip
 import hashlib
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import httpx
 import yaml
@@ -18,11 +19,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 
 from tests.clickhouse import SCHEMA
 from tests.collector import Answer, Collector
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tests.e2e.team.rotel import Rotel
+from tests.e2e.team.rotel import Rotel
 
 SALT = "the collector's salt"
 _SET_MISSING_TIME = "set(time_unix_nano, observed_time_unix_nano) where time_unix_nano == 0"

@@ -7,7 +7,8 @@ import json
 import re
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -15,18 +16,12 @@ from click.testing import CliRunner
 from sidecar.cli.cost import cost
 from sidecar.config.paths import config_file
 from tests.clickhouse import SCHEMA, ClickHouse
-from tests.e2e.agents.adapters import ClaudeCode, Codex
+from tests.e2e.agents.adapters import Agent, ClaudeCode, Codex
 from tests.e2e.agents.install import ensure_installed
 from tests.e2e.agents.scene import Scene
 from tests.e2e.team.rotel import Rotel
 from tests.e2e.team.team_collector import TeamCollector, user_hash, users_line
 from tests.fake_vendor import Reply
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
-    from tests.e2e.agents.adapters import Agent
 
 USER, TOKEN = "jane@example.com", "collector token"
 HEADER = f"Basic {base64.b64encode(f'{USER}:{TOKEN}'.encode()).decode()}"

@@ -8,7 +8,9 @@ import re
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -21,11 +23,6 @@ from sidecar.cost.records import Identity, ShippedRecord, export_request, file_r
 from tests.clickhouse import SCHEMA, ClickHouse, statements
 from tests.e2e.team.rotel import Rotel
 from tests.e2e.team.test_team_reports import events, insert, insert_records, queue_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 FOLDER = SCHEMA.parent
 DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text("utf-8"))

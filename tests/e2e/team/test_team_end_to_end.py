@@ -10,12 +10,15 @@ from __future__ import annotations
 import hmac
 import random
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
 from itertools import repeat
-from typing import TYPE_CHECKING, NamedTuple
+from multiprocessing.context import ForkServerProcess as Process
+from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 import msgspec
@@ -30,11 +33,6 @@ from sidecar.cost.sums import Scope
 from tests.clickhouse import ClickHouse
 from tests.e2e.team.rotel import Rotel
 from tests.e2e.team.shipper import PROCESSES, report, ship_all
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from multiprocessing.context import ForkServerProcess as Process
-    from pathlib import Path
 
 SALT = "a grain"
 PASSWORD = "store secret"  # noqa: S105

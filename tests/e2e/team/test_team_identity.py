@@ -6,8 +6,9 @@ import hmac
 import json
 import re
 import subprocess
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -20,16 +21,11 @@ from sidecar.cost.cost_protocol import CostDetailParams
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.models import price_list
 from tests.clickhouse import SCHEMA, ClickHouse
+from tests.collector import Collector
 from tests.e2e.team.rotel import Rotel
 from tests.e2e.team.shipper import become
 from tests.e2e.team.team_collector import SALT, TeamCollector, user_hash, users_line
 from tests.e2e.team.test_team_end_to_end import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.collector import Collector
 
 PASSWORD = "store secret"  # noqa: S105
 TOKENS = {f"{name}@example.com": f"{name}'s secret" for name in ("jane", "joe")}

@@ -7,11 +7,13 @@ import csv
 import json
 import re
 import socket
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -24,23 +26,16 @@ from sidecar.config.paths import config_file, state_dir
 from sidecar.config.settings import LedgerSettings, Settings
 from sidecar.cost import team
 from sidecar.cost.book import CostBook
-from sidecar.cost.cost_protocol import CostDetailParams
+from sidecar.cost.cost_protocol import CostDetailParams, CostKey
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.cost.records import Identity, ShippedRecord
-from sidecar.cost.shipping import ShippingQueue, open_queue
+from sidecar.cost.shipping import QueuedCall, ShippingQueue, open_queue
 from sidecar.cost.team import TeamStore, TeamStoreError
 from sidecar.server.features import ledger_jobs
 from sidecar.server.server import create_server
 from tests.clickhouse import ClickHouse
 from tests.collector import Collector
 from tests.protocol.client import Client, RpcError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
-    from pathlib import Path
-
-    from sidecar.cost.cost_protocol import CostKey
-    from sidecar.cost.shipping import QueuedCall
 
 PASSWORD = "store secret"  # noqa: S105
 NOW = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)

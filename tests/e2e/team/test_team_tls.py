@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import ssl
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -20,10 +21,6 @@ from tests.e2e.team.rotel import Rotel
 from tests.e2e.team.team_collector import TeamCollector, user_hash, users_line
 from tests.e2e.team.test_team_end_to_end import wait_for
 from tests.unit.cost_calls import call_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 USER = "jane@example.com"
 SECRET = "jane's secret"  # noqa: S105

@@ -7,7 +7,8 @@ their own workspace.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -21,11 +22,6 @@ from tests.e2e.vscode.harness import (
     build_sample,
     build_vsix,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
 
 START_SECONDS = 300
 """The timeout in seconds. A window can take 25 s to open. The first one waits for the builds."""

@@ -12,16 +12,13 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from tests.e2e import editors_setup
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.e2e.editors_setup import VSCode
+from tests.e2e.editors_setup import VSCode
 
 HERE = Path(__file__).resolve().parent
 EXTENSION = editors_setup.EXTENSION

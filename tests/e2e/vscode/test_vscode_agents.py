@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from benchmarks.agents.claude import MODEL, ClaudeHome
+from benchmarks.agents.claude import MODEL, ClaudeHome, Transcript
 from benchmarks.agents.codex import CodexHome
 from sidecar.cost.ledger_events import Buckets
 from sidecar.cost.prices import Prices
@@ -19,13 +20,7 @@ from sidecar.models.window import Window as ModelWindow
 from sidecar.text.printable import usd_text
 from tests.e2e.page_audit import WIDTHS, assert_sound, audit
 from tests.e2e.stdio.agents_session import begin_now
-from tests.e2e.vscode.harness import CONTEXT, REPORT, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from benchmarks.agents.claude import Transcript
-    from tests.e2e.vscode.harness import CodeServer, Window
+from tests.e2e.vscode.harness import CONTEXT, REPORT, CodeServer, Window, wait_for
 
 VIEW = "page.locator('.pane', {has: page.locator('.title', {hasText: /^Sessions$/i})})"
 """JavaScript locator for the session tree pane."""

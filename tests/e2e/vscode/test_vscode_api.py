@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from tests.e2e.vscode.harness import EXTENSION, wait_for
-
-if TYPE_CHECKING:
-    from tests.e2e.vscode.harness import Window
+from tests.e2e.vscode.harness import EXTENSION, Window, wait_for
 
 SAMPLE = """
     const found = vscode.extensions.getExtension("token-sidecar.token-sidecar-sample");

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from sidecar.counting.exact_engines import Reference
-from tests.e2e.vscode.harness import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.e2e.vscode.harness import Window
+from tests.e2e.vscode.harness import Window, wait_for
 
 BUDGET = 60
 CONFIGURATION = f'[[budget]]\nfiles = "AGENTS.md"\nmax-tokens = {BUDGET}\n'

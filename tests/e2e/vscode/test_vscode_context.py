@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from sidecar.counting.exact_engines import Reference
 from tests.e2e.page_audit import assert_sound, audit
-from tests.e2e.vscode.harness import CONTEXT, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.e2e.vscode.harness import Window
-
+from tests.e2e.vscode.harness import CONTEXT, Window, wait_for
 
 TEXT = "Explain the failing 試験 to a newcomer. 🙂\n"
 O200K = f"{Reference('o200k_base').count_whole(TEXT):,} tokens"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sidecar.counting.exact_engines import Reference
-from tests.e2e.vscode.harness import STATUS_ITEM, wait_for
-
-if TYPE_CHECKING:
-    from tests.e2e.vscode.harness import Window
+from tests.e2e.vscode.harness import STATUS_ITEM, Window, wait_for
 
 O200K = Reference("o200k_base")
 MIXED = "# 計画 🚀\r\n\r\nnaïve café — 東京都 👩‍👩‍👧\r\n/ slash at a start\r\n\r\n\tend 🏁"

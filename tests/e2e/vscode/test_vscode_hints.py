@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from sidecar.counting.exact_engines import Reference
-from tests.e2e.vscode.harness import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.e2e.vscode.harness import Window
+from tests.e2e.vscode.harness import Window, wait_for
 
 SECTIONS = ["# Role\n\nYou review code.\n\n", "# Style\n\nShort sentences. No jargon.\n"]
 TEXT = "".join(SECTIONS)

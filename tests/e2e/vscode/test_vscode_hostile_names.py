@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import socket
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.e2e.vscode.harness import STATUS_ITEM, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.e2e.vscode.harness import Window
+from tests.e2e.vscode.harness import STATUS_ITEM, Window, wait_for
 
 
 class Host:

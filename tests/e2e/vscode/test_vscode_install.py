@@ -8,8 +8,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -25,12 +25,8 @@ from tests.e2e.vscode.harness import (
     build_vsix,
     wait_for,
 )
+from tests.hostile import Hostile
 from tests.truth import truth
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.hostile import Hostile
 
 TEXT = "No server yet.\n"
 COUNT = f"{truth(TEXT)} tokens"

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 from sidecar.counting.exact_engines import Reference
-from tests.e2e.vscode.harness import wait_for
+from tests.e2e.vscode.harness import Window, wait_for
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.e2e.vscode.harness import Window
-
-    OpenWindow = Callable[..., Window]
+OpenWindow = Callable[..., Window]
 
 TEXT = "Summarize the 会議 notes in three bullet points. 🙂\n"
 O200K = f"{Reference('o200k_base').count_whole(TEXT):,} tokens"

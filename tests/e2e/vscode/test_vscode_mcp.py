@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
+from tests.e2e.vscode.harness import Window
 from tests.truth import truth
-
-if TYPE_CHECKING:
-    from tests.e2e.vscode.harness import Window
 
 START = """
     const found = () => vscode.lm.tools.map(({ name }) => name).filter((name) => name.endsWith(args[0]));

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from sidecar.counting.exact_engines import Reference
 from tests.e2e.page_audit import assert_sound, audit
-from tests.e2e.vscode.harness import STATUS_ITEM, wait_for
-
-if TYPE_CHECKING:
-    from tests.e2e.vscode.harness import Window
+from tests.e2e.vscode.harness import STATUS_ITEM, Window, wait_for
 
 TEXT = "# Plan\n\nRead the ticket, find the failing test, and fix the naïve façade.\n"
 CHECK = """

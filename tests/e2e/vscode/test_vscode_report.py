@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from sidecar.text.printable import HOW_RECORDED, compact_number, usd_text
 from tests.e2e.page_audit import WIDTHS, assert_sound, audit
-from tests.e2e.vscode.harness import REPORT, build_page, wait_for
+from tests.e2e.vscode.harness import REPORT, Window, build_page, wait_for
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.e2e.vscode.harness import Window
-
-    OpenWindow = Callable[..., Window]
+OpenWindow = Callable[..., Window]
 
 USAGE = {"input_tokens": 12_345, "output_tokens": 678}
 PAYLOADS = (

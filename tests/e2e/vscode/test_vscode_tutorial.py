@@ -4,16 +4,11 @@ test_vscode_install.py).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.e2e import tutorials
 from tests.e2e.tutorials import promised, sample, sentence
-from tests.e2e.vscode.harness import STATUS_ITEM, build_vsix, wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.e2e.vscode.harness import Window
+from tests.e2e.vscode.harness import STATUS_ITEM, Window, build_vsix, wait_for
 
 PAGE = tutorials.read("vscode")
 RUN = """

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 from sidecar.counting.exact_engines import Reference
-from tests.e2e.vscode.harness import Window, wait_for
+from tests.e2e.vscode.harness import Browser, CodeServer, Window, wait_for
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.e2e.vscode.harness import Browser, CodeServer
-
-    OpenWindow = Callable[..., Window]
+OpenWindow = Callable[..., Window]
 
 TEXT = "Translate the 議事録 for the 東京 office. 🙂\n"
 O200K = f"{Reference('o200k_base').count_whole(TEXT):,} tokens"
