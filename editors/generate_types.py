@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sidecar.server.protocol_schema import json_schema
+from sidecar.server.methods import json_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -21,7 +21,7 @@ def schema(markdown: bool, as_json: bool) -> None:  # noqa: ARG001 - the default
 
     Exit code: 0.
     """
-    from sidecar.server import protocol_schema as source
+    from sidecar.server.methods import json_schema, reference_page
 
-    text = source.markdown() if markdown else json.dumps(source.json_schema(), indent=2)
+    text = reference_page() if markdown else json.dumps(json_schema(), indent=2)
     echo(text.rstrip("\n"))

@@ -1,11 +1,13 @@
-"""Messages and progress for the editor, and LSP's types."""
+"""The editor: messages and progress for it, LSP's types, and the end of its process."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from threading import Event
 from typing import Any
 
@@ -13,9 +15,13 @@ from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 
 from sidecar import __version__
+from sidecar.operating_system import is_alive
+from sidecar.server.feature import Feature
 from sidecar.server.protocol import SidecarProtocol, strict_converter
 from sidecar.tasks import Scheduler
 from sidecar.text.positions import Position
+
+logger = logging.getLogger(__name__)
 
 DIAGNOSTICS_SOURCE = "token-sidecar"
 
@@ -109,3 +115,27 @@ async def progress(
             bar.end(token, types.WorkDoneProgressEnd())
             bar.tokens.pop(token, None)
             token = ""
+
+
+CHECK_SECONDS = 3.0
+"""How often to check whether the client process is still running."""
+
+
+class ClientProcess(Feature):
+    """Ends the session when the client's process ends, even if the pipe stays open."""
+
+    def __init__(self, client: Client, scheduler: Scheduler) -> None:
+        self._client, self._scheduler = client, scheduler
+
+    def on_initialize(self, params: types.InitializeParams) -> None:
+        # A process that is not found may run on another machine or outside of this container.
+        if params.process_id is not None and is_alive(params.process_id):
+            self._check(params.process_id)
+
+    def _check(self, process_id: int) -> None:
+        if is_alive(process_id):
+            check = partial(self._check, process_id)
+            self._scheduler.schedule(("client process",), CHECK_SECONDS, check)
+        else:
+            logger.error("the client process has exited; stopping")
+            self._client.protocol.end(1)

@@ -9,22 +9,23 @@ from importlib import import_module
 from typing import Any
 
 from sidecar.project.file_watcher import FileWatcher
-from sidecar.server.client import Client, progress
+from sidecar.server.client import Client, ClientProcess, progress
 from sidecar.server.feature import Feature
-from sidecar.server.features.client_process import ClientProcess
 from sidecar.server.features.code_actions import CodeActions
 from sidecar.server.features.code_lens import CodeLens
-from sidecar.server.features.commands import Commands
 from sidecar.server.features.configuration import Configuration
-from sidecar.server.features.context_updates import ContextUpdates, ConversationSharing
 from sidecar.server.features.cost_requests import CostRequests
-from sidecar.server.features.count_requests import Capabilities, CountRequests, Models
-from sidecar.server.features.diagnostics import Diagnostics
+from sidecar.server.features.count_requests import Capabilities, Commands, CountRequests, Models
+from sidecar.server.features.count_updates import (
+    CalibrationSync,
+    ContextUpdates,
+    ConversationSharing,
+    EndpointRetries,
+)
+from sidecar.server.features.diagnostics import Diagnostics, InstructionUpdates
 from sidecar.server.features.document_symbols import DocumentSymbols
-from sidecar.server.features.endpoint_updates import CalibrationSync, EndpointRetries
 from sidecar.server.features.hover import Hover
 from sidecar.server.features.inlay_hints import InlayHints
-from sidecar.server.features.instruction_updates import InstructionUpdates
 from sidecar.server.features.ledger_jobs import CallPricing, CallShipping, TeamSpending
 from sidecar.server.features.status_updates import StatusUpdates, Warnings
 from sidecar.server.features.text_sync import TextSync

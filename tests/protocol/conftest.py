@@ -11,11 +11,11 @@ from tests.protocol.client import Client
 
 DELAYS = (
     "sidecar.server.features.ledger_jobs.DELAY_SECONDS",
-    "sidecar.server.features.endpoint_updates.SAVE_SECONDS",
-    "sidecar.server.features.context_updates.DELAY_SECONDS",
-    "sidecar.server.features.context_updates.SHARING_DELAY_SECONDS",
+    "sidecar.server.features.count_updates.SAVE_SECONDS",
+    "sidecar.server.features.count_updates.DELAY_SECONDS",
+    "sidecar.server.features.count_updates.SHARING_DELAY_SECONDS",
     "sidecar.server.features.diagnostics.DEBOUNCE_SECONDS",
-    "sidecar.server.features.instruction_updates.CHECK_SECONDS",
+    "sidecar.server.features.diagnostics.CHECK_SECONDS",
     "sidecar.server.features.status_updates.DEBOUNCE_SECONDS",
     "sidecar.server.server.WATCH_SECONDS",
     "sidecar.workspace.agent_watcher.SHOWN_SECONDS",

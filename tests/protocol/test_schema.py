@@ -7,19 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sidecar.server import protocol_schema
-from sidecar.server.methods import NOTIFICATIONS, REQUESTS
+from sidecar.server.methods import NOTIFICATIONS, REQUESTS, json_schema, reference_page
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "protocol.md"
 
 
 def test_the_reference_page_is_up_to_date() -> None:
     hint = "run: token-sidecar schema --markdown > docs/reference/protocol.md"
-    assert PAGE.read_text("utf-8").strip() == protocol_schema.markdown().strip(), hint
+    assert PAGE.read_text("utf-8").strip() == reference_page().strip(), hint
 
 
 def test_every_message_is_in_the_schema_and_resolves() -> None:
-    document = protocol_schema.json_schema()
+    document = json_schema()
     assert set(document["requests"]) == set(REQUESTS)
     assert set(document["notifications"]) == set(NOTIFICATIONS)
     text = json.dumps(document)
@@ -34,4 +33,4 @@ def test_command_prints_the_schema() -> None:
         text=True,
         check=True,
     )
-    assert json.loads(result.stdout) == json.loads(json.dumps(protocol_schema.json_schema()))
+    assert json.loads(result.stdout) == json.loads(json.dumps(json_schema()))

@@ -116,7 +116,7 @@ def test_imports_point_down() -> None:
 
 
 def test_only_the_server_knows_lsp() -> None:
-    apart = {"methods.py", "protocol_schema.py", "stdio.py"}
+    apart = {"methods.py", "stdio.py"}
     assert apart <= {path.name for path in MODULES if package_of(path) == "server"}
     others = [path for path in MODULES if package_of(path) != "server" or path.name in apart]
     assert [name_of(path) for path in others if roots_of(path) & {"pygls", "lsprotocol"}] == []

@@ -146,7 +146,7 @@ def names_of_vscode() -> set[str]:
     manifest = json.loads((ROOT / "editors/vscode/package.json").read_text("utf-8"))["contributes"]
     parts = manifest["configuration"]
     settings = [key for part in parts for key in part["properties"]] if isinstance(parts, list) else parts["properties"]  # fmt: skip
-    server = (ROOT / "sidecar/server/features/commands.py").read_text("utf-8")
+    server = (ROOT / "sidecar/server/features/count_requests.py").read_text("utf-8")
     return {
         *settings,
         *(command["command"] for command in manifest["commands"]),

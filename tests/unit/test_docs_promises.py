@@ -60,7 +60,7 @@ def test_every_command_of_vscode_is_described(name: str) -> None:
 
 
 def test_every_command_of_the_server_is_described() -> None:
-    source = (ROOT / "sidecar/server/features/commands.py").read_text("utf-8")
+    source = (ROOT / "sidecar/server/features/count_requests.py").read_text("utf-8")
     page = (DOCS / "how-to/other-editors.md").read_text("utf-8")
     names = re.findall(r'\{PREFIX\}(\w+)"', source)
     assert names

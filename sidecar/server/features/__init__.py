@@ -1,1 +1,1 @@
-"""The server's features, one module per area. Each module has a `register` function."""
+"""The server's features, one module per group of LSP methods or background jobs."""

@@ -1,4 +1,4 @@
-"""Answers requests for counts, models and capabilities."""
+"""Answers requests for counts, models and capabilities, and the commands of any editor."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from lsprotocol import types
 
-from sidecar.counting.count_result import Count
+from sidecar.counting.count_result import Count, tokens_text
 from sidecar.counting.model_list import ModelInfo, choices, search
 from sidecar.counting.open_documents import Snapshot
 from sidecar.endpoints.outcome import Capability
 from sidecar.errors import BadParamsError
+from sidecar.server.client import Client
 from sidecar.server.feature import Feature
 from sidecar.server.methods import (
     CapabilitiesParams,
@@ -25,10 +27,16 @@ from sidecar.server.methods import (
     ProbeParams,
 )
 from sidecar.text.positions import has_undecoded_bytes
+from sidecar.text.printable import message, printable
+from sidecar.text.tables import align_columns
 from sidecar.workspace.document_budgets import model_of
 from sidecar.workspace.services import PinnedDocument, Services
-from sidecar.workspace.views import format_comparison
+from sidecar.workspace.views import format_comparison, format_comparison_as_markdown
 from sidecar.workspace.workspace import Event, Workspace
+
+PREFIX = "tokenSidecar.server."
+"""The first part of the commands' names."""
+HEAVIEST_SHOWN = 8
 
 
 class CountRequests(Feature):
@@ -241,3 +249,54 @@ class Capabilities(Feature):
         if params.workspace is None and params.text_document is not None:
             return self._services.roots.of_document(params.text_document.uri)
         return self._services.find_workspace_or_first(params.workspace)
+
+
+class Commands(Feature):
+    """Runs `workspace/executeCommand`, for editors without a plugin of this project.
+
+    Commands return their result, and also show it as a message.
+    """
+
+    def __init__(self, services: Services, client: Client) -> None:
+        self._services, self._client = services, client
+        self.commands = {
+            f"{PREFIX}heaviestSections": self._list_heaviest_sections,
+            f"{PREFIX}compareModels": self._compare_models,
+        }
+
+    async def _list_heaviest_sections(self, *arguments: Any) -> list[dict[str, Any]]:
+        parts = await self._services.count_parts_of_document(_document_argument(arguments))
+        rows: list[dict[str, Any]] = [
+            {"title": part.part.title, "line": part.part.start_line, "tokens": part.tokens}
+            for part in sorted(parts, key=lambda part: -part.tokens)[:HEAVIEST_SHOWN]
+        ]
+        lines = align_columns(
+            [
+                (f"{row['tokens']:,}", f"{printable(row['title'])} (line {row['line'] + 1})")
+                for row in rows
+            ],
+            left=0,
+        )
+        title = "Heaviest sections:" if rows else "This document has no sections."
+        self._show_message("\n".join([title, *lines]))
+        return rows
+
+    async def _compare_models(self, *arguments: Any) -> str:
+        services, uri = self._services, _document_argument(arguments)
+        await services.configured.wait()
+        snapshot, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
+        models = dict.fromkeys((model_of(uri, workspace), *map(str, arguments[1:])))
+        counts = [await services.counts.count(snapshot, model, workspace) for model in models]
+        rows = [f"{printable(row.model)} {tokens_text(row.tokens, row.method)}" for row in counts]
+        self._show_message(", ".join(rows))
+        return format_comparison_as_markdown("This document", counts)
+
+    def _show_message(self, text: str) -> None:
+        params = types.ShowMessageParams(types.MessageType.Info, message(text))
+        self._client.window_show_message(params)
+
+
+def _document_argument(arguments: tuple[Any, ...]) -> str:
+    if not arguments or not isinstance(arguments[0], str):
+        raise BadParamsError("the first argument must be the document's URI")
+    return arguments[0]

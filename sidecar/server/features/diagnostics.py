@@ -1,4 +1,4 @@
-"""Diagnostics for exceeded budgets and for configuration errors.
+"""Diagnostics for exceeded budgets, for what coding agents lose, and for configuration errors.
 
 Diagnostics are pushed to the client, or pulled if the client only supports that. An edit
 updates the diagnostics of the edited document. If a budget covers several files, the
@@ -36,6 +36,8 @@ GROUP_SECONDS = 120.0
 """Interval at which the files of a shared budget are listed again, in seconds. New files that git
 does not track yet are found in this way.
 """
+CHECK_SECONDS = 0.5
+"""Delay before instructions are checked again, so that the first count and typing stay fast."""
 _DATA_FIELDS = ("rule", "section", "budget", "tokens", "over", "model", "method")
 _INSTRUCTION_FIELDS = ("agents",)
 _SEVERITIES = {
@@ -266,3 +268,45 @@ def _problem_diagnostic(problem: Problem) -> types.Diagnostic:
     return types.Diagnostic(
         span, printable(text), severity, code="configuration", source=DIAGNOSTICS_SOURCE
     )
+
+
+class InstructionUpdates(Feature):
+    """Checks again what agents lose, after changes of their files and of open documents.
+
+    All roots are checked while a document is open.
+    """
+
+    def __init__(self, services: Services, scheduler: Scheduler, watcher: FileWatcher) -> None:
+        self._services, self._scheduler = services, scheduler
+        self._followed = FollowedPaths(watcher)
+
+    def on_event(self, event: Event) -> None:
+        services = self._services
+        if event.what == "document" and event.uri is not None:
+            services.instructions.document_changed(event.uri)
+        elif event.what == "instructions" and event.workspace is not None:
+            root = event.workspace
+            paths, notify = services.instructions.watched(root), partial(self._files_changed, root)
+            self._followed.follow(root, paths, lambda: paths, notify)
+        elif event.what == "settings":
+            for root in services.roots:
+                services.instructions.mark_stale(root)
+            checked = [root for root in services.roots if root.settings.footprint.diagnostics]
+            self._followed.keep(checked)
+        if event.what in ("document", "settings") and services.documents:
+            for root in services.roots:
+                if services.instructions.is_stale(root):
+                    self._check_soon(root)
+
+    def _check_soon(self, root: Workspace) -> None:
+        if root.path is not None and root.settings.footprint.diagnostics:
+            work = partial(self._check, root)
+            self._scheduler.schedule(("instructions", root), CHECK_SECONDS, work)
+
+    async def _check(self, root: Workspace) -> None:
+        await self._services.configured.wait()
+        await self._services.instructions.check_if_stale(root)
+
+    def _files_changed(self, root: Workspace, _changes: object) -> None:
+        self._services.instructions.mark_stale(root)
+        self._check_soon(root)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sidecar.server.protocol_schema import json_schema
+from sidecar.server.methods import json_schema
 from tests.e2e.neovim.harness import Editor, wait_for
 from tests.truth import truth
 

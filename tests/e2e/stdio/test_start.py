@@ -40,7 +40,7 @@ PACKAGES = (
     "sidecar.agents.readers", "sidecar.cli", "sidecar.config.load",
     "sidecar.conversations.conversation", "sidecar.cost", "sidecar.counting.vocabulary_files",
     "sidecar.endpoints.endpoint",
-    "sidecar.endpoints.http", "sidecar.server.protocol_schema",
+    "sidecar.endpoints.http",
     "sidecar.conversations.changes", "sidecar.workspace.conversations", "sidecar.agents.session_index",
 )  # fmt: skip
 

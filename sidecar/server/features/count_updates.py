@@ -1,4 +1,6 @@
-"""Asks endpoints again after failed counts, and shares calibrations."""
+"""Counts again after other changes and failures, and shares conversations and calibrations with
+other processes.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import logging
 from functools import partial
 
 from sidecar.config.settings import Settings
+from sidecar.conversations.context_protocol import ContextUsage
 from sidecar.counting.tokenizer_choice import has_enabled_endpoints
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS, MissKind
 from sidecar.project.file_watcher import FileWatcher, FollowedPaths
@@ -15,8 +18,76 @@ from sidecar.workspace.document_budgets import model_of
 from sidecar.workspace.services import Services
 from sidecar.workspace.workspace import Event, Workspace
 
+logger = logging.getLogger(__name__)
+
+DELAY_SECONDS = 0.075
+SHARING_DELAY_SECONDS = 0.5
+"""Delay before a changed conversation is written."""
 GRACE_SECONDS = 0.05
 """Added to delays to make sure that timers do not fire too early."""
+SAVE_SECONDS = 1.0
+"""Delay before calibrations are written. Endpoints may change them frequently."""
+
+
+class ContextUpdates(Feature):
+    """Computes the affected contexts once for several changes in quick succession."""
+
+    def __init__(self, services: Services, scheduler: Scheduler) -> None:
+        self._services, self._scheduler = services, scheduler
+
+    def on_event(self, event: Event) -> None:
+        if event.what not in ("document", "settings", "endpoint", "ledger"):
+            return
+        services = self._services
+        for workspace in services.roots:
+            sessions = services.known_sessions(workspace)
+            if sessions is None or not event.concerns(workspace):
+                continue
+            if event.uri is None or sessions.follows_document(event.uri):
+                # Agents' sessions are not counted, so do not import the counting modules for them.
+                has_conversations = bool(sessions.conversations)
+                work = (
+                    services.conversations(workspace).refresh
+                    if has_conversations
+                    else sessions.publish
+                )
+                self._scheduler.schedule(("context", workspace), DELAY_SECONDS, work)
+
+
+class ConversationSharing(Feature):
+    """Shares conversations' usage with the `usage` and `statusline` commands."""
+
+    def __init__(self, services: Services, scheduler: Scheduler) -> None:
+        self._services, self._scheduler = services, scheduler
+        self._shared: set[str] = set()
+
+    def on_event(self, event: Event) -> None:
+        if event.what == "context" and event.workspace is not None:
+            work = partial(self._write_conversations, event.workspace)
+            self._scheduler.schedule(("sharing", event.workspace), SHARING_DELAY_SECONDS, work)
+        elif event.what == "settings":
+            self._scheduler.schedule(("sharing",), SHARING_DELAY_SECONDS, self._forget_closed)
+
+    async def _write_conversations(self, workspace: Workspace) -> None:
+        sessions, uri = self._services.known_sessions(workspace), workspace.uri
+        if sessions is None or uri is None or not (sessions.conversations or uri in self._shared):
+            return
+        await self._services.conversations(workspace).recount()
+        self._shared.add(uri)
+        await self._write(uri, sessions.conversation_usages())
+
+    async def _forget_closed(self) -> None:
+        for uri in self._shared - {workspace.uri for workspace in self._services.roots}:
+            self._shared.discard(uri)
+            await self._write(uri, [])
+
+    async def _write(self, uri: str, usages: list[ContextUsage]) -> None:
+        try:
+            await self._services.shared_conversations.write(uri, usages)
+        except OSError as exc:  # the disk may be full; the next change triggers a retry
+            logger.warning(
+                "cannot share conversations with other processes: %s", type(exc).__name__
+            )
 
 
 class EndpointRetries(Feature):
@@ -81,12 +152,6 @@ class EndpointRetries(Feature):
             services.roots.of_document(uri) is workspace and model_of(uri, workspace) == model
             for uri in services.documents
         )
-
-
-logger = logging.getLogger(__name__)
-
-SAVE_SECONDS = 1.0
-"""Delay before calibrations are written. Endpoints may change them frequently."""
 
 
 class CalibrationSync(Feature):
