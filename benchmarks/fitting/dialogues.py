@@ -80,7 +80,7 @@ class Dialogue:
 def judge_dialogues(found: Corpus) -> None:
     """Print coverage, band widths and errors for each generation."""
     from benchmarks.fitting.judge import MODELS, _without_extras
-    from sidecar.models.families import generation_of
+    from sidecar.models.names import generation_of
 
     without = _without_extras()
     print(

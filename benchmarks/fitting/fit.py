@@ -15,7 +15,7 @@ from benchmarks.fitting.truths import counted
 from benchmarks.fitting.unseen import unseen_documents
 from sidecar.counting.estimators import Chars4, Heuristic, Whitespace
 from sidecar.counting.text_features import KINDS, features, kind_of
-from sidecar.models.families import UNKNOWN
+from sidecar.models.names import UNKNOWN
 
 if TYPE_CHECKING:
     from benchmarks.fitting.corpus import Document

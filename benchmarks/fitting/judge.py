@@ -14,7 +14,7 @@ from benchmarks.fitting.environment import FOLDER
 from sidecar.counting import model_tokenizers
 from sidecar.counting.estimators import Chars4
 from sidecar.counting.model_tokenizers import Tokenizers
-from sidecar.models.families import generation_of
+from sidecar.models.names import generation_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

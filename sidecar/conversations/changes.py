@@ -42,8 +42,8 @@ from sidecar.endpoints.outcome import Capability
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.messages.replies import Reply, read_reply
 from sidecar.messages.vendor_usage import Usage
-from sidecar.models import catalogue, families
-from sidecar.models.names import LOCAL_PROVIDERS, is_for_chat, is_retired, matches, parse
+from sidecar.models import catalogue
+from sidecar.models.names import LOCAL_PROVIDERS, is_for_chat, is_retired, maker_of, matches, parse
 from sidecar.models.window import Window
 from sidecar.tasks import Workers
 
@@ -59,7 +59,7 @@ def can_call_model(name: str, provider: str, model: str) -> bool:
     """Return whether a client can switch from a provider's model `model` to its model `name`."""
     if _NO_NAME.match(name) or (provider != "openrouter" and _VARIANT.search(name)):
         return False
-    if provider == families.maker_of(model) != families.maker_of(name):
+    if provider == maker_of(model) != maker_of(name):
         return False  # models by other makers use a different API
     region, own = _REGION.match(name), _REGION.search(model)
     return region is None or (own is not None and own[0] == region[0])

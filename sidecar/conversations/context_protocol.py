@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from sidecar.config.settings import Truncation
-from sidecar.cost.cache_lifetimes import CacheEnd
+from sidecar.cost.cache_losses import CacheEnd
 from sidecar.cost.context_costs import BranchCost, UsageBlock
 from sidecar.counting.count_result import Method
 from sidecar.messages.replies import ReplyFormat

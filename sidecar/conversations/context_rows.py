@@ -21,7 +21,7 @@ from sidecar.conversations.context_protocol import (
     PriceUntil,
     ViewRow,
 )
-from sidecar.cost.cache_lifetimes import CacheEnd
+from sidecar.cost.cache_losses import CacheEnd
 from sidecar.cost.context_costs import UsageBlock
 from sidecar.counting.count_result import (
     Method,

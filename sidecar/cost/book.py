@@ -269,8 +269,8 @@ class CostBook:
         Raises:
             LedgerError: Reading failed.
         """
-        from sidecar.cost.five_hour_blocks import current_block, first_call_ms, scope_of_block
         from sidecar.cost.forecast import SHORTEST_PACE
+        from sidecar.cost.sums import current_block, first_call_ms, scope_of_block
 
         with self.report_reader() as connection:
             block = current_block(connection, agent, ends_at, now)

@@ -1,4 +1,4 @@
-"""Decides which calls lost their prompt cache, why, and how many tokens had to be sent again.
+"""Says how long vendors cache prompts, and decides which calls lost their cache, and why.
 
 Each call of a session's main chain is compared with the call before it. `CacheChain.judge` needs
 the calls in order of time and the facts that the agent's file has of them: no text.
@@ -8,11 +8,55 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from enum import IntEnum
-from typing import NamedTuple
+from functools import cache
+from typing import Literal, NamedTuple
 
 import msgspec
 
-from sidecar.cost.cache_lifetimes import HOUR, cache_lifetime
+from sidecar import typed
+from sidecar.models.names import compiled, parse
+
+HOUR = timedelta(hours=1)
+"""The lifetime of what a call writes for an hour, whatever the model."""
+
+
+CacheEnd = Literal["exact", "earliest", "typical"]
+"""What is known about the time until which a prompt is cached: when exactly it is deleted, until
+when it is kept at least, or until when it is usually kept.
+"""
+
+
+class CacheLifetime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long a vendor keeps a prompt, as in `cache_lifetimes.toml`."""
+
+    models: str
+    minutes: int
+    end: CacheEnd
+    agents: frozenset[str] = frozenset()
+    """The agents that request this lifetime, or an empty set if it is the vendor's default."""
+
+
+@cache
+def _lifetimes() -> tuple[CacheLifetime, ...]:
+    table = typed.read_table(
+        "sidecar.cost", "cache_lifetimes.toml", dict[str, tuple[CacheLifetime, ...]]
+    )
+    return table["lifetime"]
+
+
+def cache_lifetime(model: str, agent: str) -> CacheLifetime | None:
+    """Return how long an agent's prompts to a model stay cached, or None if it is unknown."""
+    bare = parse(model).bare
+    return next(
+        (
+            lifetime
+            for lifetime in _lifetimes()
+            if compiled(lifetime.models).match(bare)
+            and (not lifetime.agents or agent in lifetime.agents)
+        ),
+        None,
+    )
+
 
 LEAST_TOKENS = 10_000
 """Fewer cached tokens are not worth a report, and vendors cache no very short prompts."""

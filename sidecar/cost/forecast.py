@@ -8,7 +8,7 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import NamedTuple
 
-from sidecar.cost.cache_lifetimes import HOUR, CacheEnd, cache_lifetime
+from sidecar.cost.cache_losses import HOUR, CacheEnd, cache_lifetime
 from sidecar.cost.days import TimeRange
 from sidecar.cost.export import read_events
 from sidecar.cost.ledger import Ledger

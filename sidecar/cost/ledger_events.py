@@ -25,8 +25,7 @@ from sidecar.messages.vendor_usage import (
     five_minute_writes,
     read_modality_tokens,
 )
-from sidecar.models.families import counts_as_gemini_3
-from sidecar.models.names import parse
+from sidecar.models.names import counts_as_gemini_3, parse
 
 PROTOCOL = "protocol"
 """The `agent` of calls that were reported by a client."""

@@ -25,7 +25,6 @@ from sidecar.cost.cost_protocol import (
     row_field,
 )
 from sidecar.cost.days import day_name, every_day, week_name
-from sidecar.cost.five_hour_blocks import scopes_by_block
 from sidecar.cost.ledger_events import PROTOCOL
 from sidecar.cost.prices import Prices
 from sidecar.cost.repricing import pending_note
@@ -36,6 +35,7 @@ from sidecar.cost.sums import (
     kinds_in,
     priced_kinds,
     read_tallies,
+    scopes_by_block,
 )
 from sidecar.cost.worktrees import nested_repositories, repository_inside
 from sidecar.errors import BadParamsError

@@ -30,8 +30,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from sidecar import typed
-from sidecar.models.families import UNKNOWN, generation_of
-from sidecar.models.names import parse
+from sidecar.models.names import UNKNOWN, generation_of, parse
 from sidecar.text.printable import printable
 
 DECAY = 0.95

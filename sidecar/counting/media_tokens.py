@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from sidecar import typed
-from sidecar.models.families import OPENAI_GENERATIONS, counts_as_gemini_3
-from sidecar.models.names import compiled
+from sidecar.models.names import OPENAI_GENERATIONS, compiled, counts_as_gemini_3
 
 if TYPE_CHECKING:
     from sidecar.messages.media import Clip, Size

@@ -33,8 +33,8 @@ from sidecar.messages.content import (
     read_message,
     read_tools,
 )
-from sidecar.models import families
-from sidecar.models.names import parse
+from sidecar.models.names import OPENAI_GENERATIONS, generation_of, parse
+from sidecar.models.window import claude_tool_prompt
 
 if TYPE_CHECKING:
     from sidecar.counting.tokenizer_interface import Tokenizer
@@ -49,7 +49,7 @@ def tool_prompt_tokens(bare: str, generation: str) -> UncertainTokens:
     """Return the token count of the vendor's system prompt for tools, or 0 if none is published."""
     if not generation.startswith("claude"):
         return UncertainTokens(0)
-    known = families.claude_tool_prompt(bare)
+    known = claude_tool_prompt(bare)
     return (
         UncertainTokens(_NEWEST_PROMPT, _NEWEST_MARGIN)
         if known is None
@@ -99,8 +99,8 @@ def template_tokens(model: str) -> TemplateTokens:
     """Return the template tokens of the model's chat template, or of the most similar known
     template.
     """
-    generation = families.generation_of(model)
-    if generation in families.OPENAI_GENERATIONS:
+    generation = generation_of(model)
+    if generation in OPENAI_GENERATIONS:
         return _OPENAI_CL100K if generation == "cl100k_base" else _OPENAI
     if generation.startswith("claude"):
         return _ANTHROPIC
@@ -180,7 +180,7 @@ def count_message(
 
 
 def _media_tokens(media: Sequence[Block], model: str) -> tuple[UncertainTokens, bool]:
-    bare, generation = parse(model).bare, families.generation_of(model)
+    bare, generation = parse(model).bare, generation_of(model)
     total, has_known_sizes = UncertainTokens(0), True
     for block in media:
         if block.kind == "picture":
@@ -241,7 +241,7 @@ def count_tools(tools: Sequence[Any], model: str, tokenizer: Tokenizer) -> Measu
             texts, extra = _openai_tool(tool)
         parts += [measure_text(text, tokenizer) for text in texts]
         overhead += extra
-    prompt = tool_prompt_tokens(parse(model).bare, families.generation_of(model))
+    prompt = tool_prompt_tokens(parse(model).bare, generation_of(model))
     tokens = sum([part.tokens for part in parts]) + overhead + prompt.tokens
     margin = _TEMPLATE_MARGIN_SHARE * overhead + prompt.margin
     error = _error_percent(parts, margin, tokens)

@@ -11,10 +11,10 @@ import msgspec
 
 from sidecar.counting.count_result import Method
 from sidecar.counting.model_tokenizers import counted_by
-from sidecar.models import catalogue, families
+from sidecar.models import catalogue
 from sidecar.models.catalogue import known_window, provider_of, usual_window
-from sidecar.models.families import max_output_of
-from sidecar.models.names import parse
+from sidecar.models.names import generation_of, parse
+from sidecar.models.window import max_output_of
 
 
 class ModelInfo(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -44,7 +44,7 @@ Describe = Callable[[str], tuple[str, Method]]
 
 
 def _describe_model(model: str) -> tuple[str, Method]:
-    return counted_by(families.generation_of(model))
+    return counted_by(generation_of(model))
 
 
 def model_info(model: str, describe: Describe = _describe_model) -> ModelInfo:

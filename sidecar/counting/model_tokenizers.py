@@ -34,8 +34,7 @@ from sidecar.counting.estimators import (
 )
 from sidecar.counting.text_features import features
 from sidecar.counting.tokenizer_interface import INLINE_CHARACTERS, Tokenizer
-from sidecar.models import families
-from sidecar.models.names import matches
+from sidecar.models.names import UNKNOWN, generation_of, matches
 from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
@@ -332,7 +331,7 @@ class Tokenizers:
         return tokenizer.name, tokenizer.method
 
     def _choose(self, model: str) -> Tokenizer:
-        generation = families.generation_of(model)
+        generation = generation_of(model)
         entry = next((entry for entry in self._files if matches(model, entry.models)), None)
         if entry is None:
             return self._for_generation(generation)
@@ -383,7 +382,7 @@ class Tokenizers:
         return LazyTokenizer(name, load, load_fallback)
 
     def _approximate(self, generation: str) -> Tokenizer:
-        if generation == families.UNKNOWN and (chosen := self._chosen_estimator()) is not None:
+        if generation == UNKNOWN and (chosen := self._chosen_estimator()) is not None:
             is_heuristic = isinstance(chosen, estimators.Heuristic)
             return HeuristicTokenizer() if is_heuristic else EstimatorTokenizer(chosen)
         approximation = approximation_of(generation)

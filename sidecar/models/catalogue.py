@@ -13,10 +13,18 @@ from typing import Any
 
 from sidecar.config.paths import state_dir
 from sidecar.config.stored_prices import STORED_LIST
-from sidecar.models import families
-from sidecar.models.families import input_limit, overruling_window, published_window
-from sidecar.models.names import LOCAL_PROVIDERS, known_providers, parse
+from sidecar.models.names import (
+    LOCAL_PROVIDERS,
+    UNKNOWN,
+    generation_of,
+    is_misspelled,
+    known_providers,
+    maker_of,
+    parse,
+    without_date,
+)
 from sidecar.models.price_list import price_list
+from sidecar.models.window import input_limit, overruling_window, published_window
 
 _LONG = 60  # how many characters of a name to compare with known names
 _NEAR = 0.8  # the minimum similarity (0 to 1) of a suggested name
@@ -38,7 +46,7 @@ def warm() -> None:
 
 def provider_of(model: str) -> str:
     """Return the provider that a model's name implies, or an empty string if none is known."""
-    return parse(model).provider or families.maker_of(model) or ""
+    return parse(model).provider or maker_of(model) or ""
 
 
 def provider_name(named: str) -> str:
@@ -99,10 +107,7 @@ def is_different_model(reported: str, requested: str) -> bool:
     Release dates are ignored. Returns False if the reported name is unknown, because local
     servers use arbitrary names. The first call loads the price list.
     """
-    names = {
-        families.without_date(parse(model).bare).replace(".", "-")
-        for model in (reported, requested)
-    }
+    names = {without_date(parse(model).bare).replace(".", "-") for model in (reported, requested)}
     return len(names) > 1 and window_of(reported) is not None
 
 
@@ -127,26 +132,26 @@ def similar_if_known(model: str) -> tuple[str, ...] | None:
     and None otherwise.
     """
     name = parse(model)
-    is_wrong = name.provider not in LOCAL_PROVIDERS and families.is_misspelled(name.bare)
+    is_wrong = name.provider not in LOCAL_PROVIDERS and is_misspelled(name.bare)
     return _similar.get(model, () if is_wrong else None)
 
 
 def _similar_models(model: str) -> tuple[str, ...] | None:
     name = parse(model)
-    bare = families.without_date(name.bare)[:_LONG]
+    bare = without_date(name.bare)[:_LONG]
     if name.provider in LOCAL_PROVIDERS or name.bare in _all_names():
         return None
-    is_misspelled = families.is_misspelled(name.bare)
-    if not is_misspelled:
+    is_typo = is_misspelled(name.bare)
+    if not is_typo:
         is_newer = _DIGITS.sub("", bare) in {_DIGITS.sub("", one) for one in _all_names()}
         if is_newer or published_window(bare) or window_of(model):
             return None
     import difflib
 
     similar = tuple(difflib.get_close_matches(bare, _all_names(), 2, _NEAR))
-    if is_misspelled and not similar:
+    if is_typo and not similar:
         similar = tuple(difflib.get_close_matches(bare, _all_names(), 2, _FAR))
-    is_family = families.generation_of(model) != families.UNKNOWN
+    is_family = generation_of(model) != UNKNOWN
     return None if is_family and not similar else similar
 
 
@@ -163,12 +168,12 @@ def prompt_limit_of(model: str) -> int | None:
 
 
 def _lookup_candidates(model: str) -> Iterator[tuple[str | None, str]]:
-    name, maker = parse(model), families.maker_of(model)
+    name, maker = parse(model), maker_of(model)
     if name.provider:
         yield name.provider, name.host_id
         yield name.provider, name.host_id.partition(":")[0]
     yield maker, name.bare
-    yield maker, families.without_date(name.bare)
+    yield maker, without_date(name.bare)
     yield "openrouter", name.host_id
 
 
@@ -187,9 +192,9 @@ def usual_window(bare: str) -> int | None:
     If several windows are equally common, the smallest is returned. If no provider lists the
     model, the window that its vendor publishes is returned.
     """
-    windows = _windows_by_name().get(bare) or _windows_by_name().get(families.without_date(bare))
+    windows = _windows_by_name().get(bare) or _windows_by_name().get(without_date(bare))
     if not windows:
-        return published_window(families.without_date(bare)) or published_window(bare)
+        return published_window(without_date(bare)) or published_window(bare)
     return max(sorted(set(windows)), key=windows.count)
 
 

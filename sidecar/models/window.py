@@ -1,11 +1,19 @@
-"""Computes how much of a context window is usable and used, and which thresholds are reached."""
+"""Decides how large a context window is, and how much of it is usable and used.
+
+The published limits and their sources are in `limits.toml`.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import cache, lru_cache
 from typing import Literal
 
 import msgspec
+
+from sidecar import typed
+from sidecar.models.names import claude_version, first_inside, first_match, is_misspelled
 
 LimitSource = Literal["request", "transcript", "endpoint", "catalogue", "settings", "default"]
 Severity = Literal["ok", "warning", "error"]
@@ -119,3 +127,50 @@ def severity(tokens: int | None, usable: int | None, warn_at: Sequence[float]) -
     if tokens >= usable * max(warn_at):
         return "error"
     return "warning" if tokens >= usable * min(warn_at) else "ok"
+
+
+_CLAUDE_LINE = re.compile("opus|sonnet|haiku")
+
+Table = Literal[
+    "overruling", "windows", "windows-of-bases", "prompts", "replies", "claude-tool-prompts"
+]  # fmt: skip
+_WHOLE = 0
+"""Marks models whose replies may use the rest of the context window."""
+
+
+@cache
+def _tables() -> dict[Table, dict[str, int]]:
+    return typed.read_table("sidecar.models", "limits.toml", dict[Table, dict[str, int]])
+
+
+def overruling_window(bare: str) -> int | None:
+    """Return the context window that overrides the price list for a model, or None."""
+    return first_match(_tables()["overruling"].items(), bare)
+
+
+def published_window(bare: str) -> int | None:
+    """Return a model's published context window in tokens, or None if it is unknown."""
+    if is_misspelled(bare):
+        return None
+    found = first_match(_tables()["windows"].items(), bare)
+    return first_inside(_tables()["windows-of-bases"].items(), bare) if found is None else found
+
+
+@lru_cache(maxsize=4096)
+def input_limit(bare: str) -> int | None:
+    """Return a model's maximum prompt size in tokens if it is smaller than the window, or None."""
+    return None if is_misspelled(bare) else first_match(_tables()["prompts"].items(), bare) or None
+
+
+def max_output_of(bare: str) -> int | None:
+    """Return a model's maximum reply size in tokens, or None if it is unknown."""
+    tokens = None if is_misspelled(bare) else first_match(_tables()["replies"].items(), bare)
+    return published_window(bare) if tokens == _WHOLE else tokens
+
+
+def claude_tool_prompt(bare: str) -> int | None:
+    """Return the tokens of the system prompt that Claude gets with tools, or None if unknown."""
+    line, version = _CLAUDE_LINE.search(bare), claude_version(bare)
+    if line is None or version is None:
+        return None
+    return _tables()["claude-tool-prompts"].get("{}-{}.{}".format(line[0], *version))

@@ -11,8 +11,7 @@ from sidecar.counting import estimators, model_tokenizers
 from sidecar.counting.exact_engines import engine
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.counting.text_features import NAMES, features, kind_of
-from sidecar.models import families
-from sidecar.models.names import facts
+from sidecar.models.names import UNKNOWN, facts
 from tests.unit.held_out import DOCUMENTS
 
 MODELS = {
@@ -130,7 +129,7 @@ def test_every_generation_is_exact_or_approximated() -> None:
     generations = {family.generation for family in facts().families}
     bases = {generation for _, generation in facts().bases}
 
-    for generation in generations | bases | {"claude", "claude-4.7", families.UNKNOWN}:
+    for generation in generations | bases | {"claude", "claude-4.7", UNKNOWN}:
         assert generation in model_tokenizers.ENGINES or estimators.approximation_of(generation), (
             generation
         )

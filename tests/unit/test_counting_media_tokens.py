@@ -26,7 +26,7 @@ from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.messages import media
 from sidecar.messages.content import read_message
 from sidecar.messages.media import Clip, clip_of
-from sidecar.models.families import generation_of
+from sidecar.models.names import generation_of
 from tests.cases import read_cases, read_rows
 
 TOKENIZERS = Tokenizers()

@@ -14,7 +14,7 @@ from sidecar.counting import estimators, exact_engines, model_tokenizers, vocabu
 from sidecar.counting.model_list import model_info
 from sidecar.counting.model_tokenizers import LazyTokenizer, ScaledTokenizer, Tokenizers
 from sidecar.counting.tokenizer_interface import Tokenizer
-from sidecar.models.families import UNKNOWN
+from sidecar.models.names import UNKNOWN
 from sidecar.text.document import TextDocument
 from tests.document_counts import document_tokens
 from tests.unit.test_counting_vocabularies import rank_lines, trained

@@ -19,8 +19,7 @@ from sidecar.models.catalogue import (
     similar_models,
     warm,
 )
-from sidecar.models.families import is_misspelled
-from sidecar.models.names import parse
+from sidecar.models.names import is_misspelled, parse
 from tests.cases import read_rows
 
 

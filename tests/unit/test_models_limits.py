@@ -15,9 +15,8 @@ from sidecar.conversations.preflight import models_that_fit, preflight
 from sidecar.counting.model_list import model_info
 from sidecar.models import catalogue
 from sidecar.models.catalogue import prompt_limit_of, usual_window, window_of
-from sidecar.models.families import max_output_of, published_window
 from sidecar.models.names import parse
-from sidecar.models.window import Window, resolve_limit
+from sidecar.models.window import Window, max_output_of, published_window, resolve_limit
 from tests.cases import read_table
 from tests.unit.context_fakes import session, user
 

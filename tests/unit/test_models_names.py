@@ -12,8 +12,17 @@ from hypothesis import strategies as st
 
 from sidecar.counting.model_list import model_info
 from sidecar.models.catalogue import provider_of
-from sidecar.models.families import UNKNOWN, generation_of, is_misspelled
-from sidecar.models.names import facts, known_providers, matches, parse, same_model, short_name
+from sidecar.models.names import (
+    UNKNOWN,
+    facts,
+    generation_of,
+    is_misspelled,
+    known_providers,
+    matches,
+    parse,
+    same_model,
+    short_name,
+)
 from sidecar.text.globs import MAX_LENGTH
 from tests.cases import read_rows, read_table
 

@@ -55,8 +55,8 @@ from sidecar.cost.cache_losses import CacheLoss
 from sidecar.known_agents import all_agents
 from sidecar.messages.vendor_usage import Usage
 from sidecar.models.catalogue import prompt_limit_of
-from sidecar.models.families import max_output_of
 from sidecar.models.names import parse
+from sidecar.models.window import max_output_of
 
 
 class _Cache(Record):
