@@ -14,7 +14,7 @@ import msgspec
 from sidecar.agents.folders import Places, agent_folders, project_files
 from sidecar.budgets.budget_rules import FindingSeverity
 from sidecar.budgets.findings import DEFAULT_SEVERITIES
-from sidecar.budgets.fix_edits import Fix, TextEdit
+from sidecar.budgets.quick_fixes import Fix, TextEdit
 from sidecar.config.settings import FootprintSettings, InstructionCode, Settings
 from sidecar.known_agents import all_agents
 from sidecar.project.files import encoding_of

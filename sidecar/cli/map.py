@@ -233,7 +233,7 @@ def _footprint_html(start: Path, loaded: Loaded, model: str | None) -> str:
     """Return what agents send that start in the folder, or "" if agents are disabled."""
     from sidecar.cli.footprint import read_footprints
     from sidecar.errors import BadParamsError
-    from sidecar.workspace.footprint_page import footprint_html
+    from sidecar.workspace.footprint_report import footprint_html
 
     try:
         return footprint_html(read_footprints(start, loaded, model=model))

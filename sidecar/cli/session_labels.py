@@ -91,7 +91,7 @@ class SessionsView:
         self, since: str | None, until: str | None = None, *, reported: Iterable[str] | None = None
     ) -> list[FileCost]:
         """Return the costs of the workspace's prompt files. For `reported`, see `file_costs`."""
-        from sidecar.workspace.file_costs import file_costs
+        from sidecar.workspace.prompt_files import file_costs
 
         params = CostFilesParams(since=since, until=until)
         costs = file_costs(self.services, self.workspace, params, reported=reported)

@@ -99,7 +99,7 @@ def _file_reports(queue: ShippingQueue) -> Iterator[tuple[str, list[ShippedRecor
     """Yield each workspace that was not reported today, with the records of its prompt files."""
     from sidecar.cli.session_labels import SessionsView
     from sidecar.config.roots import find_root
-    from sidecar.workspace.file_costs import file_records
+    from sidecar.workspace.prompt_files import file_records
     from sidecar.workspace.workspace import path_of
 
     folders = [Path(path) for uri in queue.recent_workspaces() if (path := path_of(uri))]

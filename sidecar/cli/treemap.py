@@ -15,7 +15,7 @@ import squarify
 from sidecar import typed
 from sidecar.project.token_map import MapEntry, flatten
 from sidecar.text.pages import COLORS, STYLE, escape, page_html, table_html
-from sidecar.workspace.footprint_page import TABLE_STYLE
+from sidecar.workspace.footprint_report import TABLE_STYLE
 
 _WIDTH, _HEIGHT = 1000.0, 620.0
 """The size of the layout in pixels. The page stretches the map to its own width."""

@@ -19,7 +19,6 @@ from sidecar.agents.folders import Places
 from sidecar.config.settings import InstructionCode
 from sidecar.models.catalogue import window_of
 from sidecar.project.agent_search import NO_PLACES, AgentSearch, FoundFile, SearchFolder
-from sidecar.project.entry_lists import Entry, fit_descriptions, read_entry
 from sidecar.project.loading_rules import (
     AgentRules,
     Entries,
@@ -31,8 +30,11 @@ from sidecar.project.loading_rules import (
     loading_rules,
 )
 from sidecar.project.sent_text import (
+    Entry,
     RemainingLimit,
     description_of,
+    fit_descriptions,
+    read_entry,
     scope_state,
     text_as_sent,
     texts_of,

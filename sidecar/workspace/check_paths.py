@@ -227,7 +227,7 @@ def _root_report(
         checked = checker.run(targets, others)
     else:
         from sidecar.budgets.check_run import find_growth
-        from sidecar.project.old_files import read_old_files, read_old_texts
+        from sidecar.project.source_files import read_old_files, read_old_texts
         from sidecar.workspace.prompt_growth import find_prompt_growth
 
         checked = checker.run(targets, others, partial(read_old_texts, root, base), base)

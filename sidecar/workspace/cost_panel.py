@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sidecar.cost.cost_page import Choice, LedgerSource, panel, period_start
 from sidecar.cost.cost_protocol import CostFilesParams, CostPageParams
 from sidecar.cost.repricing import pending_note
-from sidecar.workspace.file_costs import file_costs
+from sidecar.workspace.prompt_files import file_costs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,6 +1,6 @@
-"""What coding agents send before the first word: the values of `context/footprint`, and their text.
+"""What coding agents send before the first word: the values of `context/footprint`.
 
-`sidecar.workspace.footprints` reads and counts.
+They are shown as text and as a page. `sidecar.workspace.footprints` reads and counts.
 """
 
 from __future__ import annotations
@@ -14,13 +14,20 @@ from typing import Annotated, Literal, get_args
 
 import msgspec
 
-from sidecar.counting.count_result import Measure, Method, number_text, tokens_text, weakest_method
+from sidecar.counting.count_result import (
+    Measure,
+    Method,
+    method_mark,
+    number_text,
+    tokens_text,
+    weakest_method,
+)
 from sidecar.project.footprint import ByteRange, Footprint, Problem
 from sidecar.project.loading_rules import AgentRules, Constant, Kind, State, loading_rules
 from sidecar.project.mcp_servers import Sends, ServerTools
+from sidecar.text.pages import STYLE, Page, escape, parts_bar, table_html
 from sidecar.text.printable import counted, first_names, local_time_text, printable
 from sidecar.text.tables import GAP, align_cells, columns, wrap_line
-from sidecar.workspace.request_files import KeptPrompt
 
 NOT_MEASURED = "not measured; `token-sidecar footprint --measure-mcp` counts its tools"
 _LISTED = "`token-sidecar footprint --json` lists them"
@@ -33,6 +40,10 @@ MOST_NOTES = 6
 _STATE_COLUMNS = 30
 """The least width of states. Longer names of parts are shortened."""
 ELSEWHERE = "The newest session started in another worktree, whose files differ"
+_TITLE = "What your agent loads"
+_MOST_COLORS = 7
+"""Maximum number of parts with a color of their own."""
+TABLE_STYLE = ".states :is(td,th){white-space:normal;vertical-align:top}\n"
 _LOSSES = frozenset(("instructions-cut", "instructions-hidden", "import-skipped", "skill-lost"))
 NAME_AND_DESCRIPTION = "name and description"
 STATE_TEXTS = {state: state.replace("-", " ") for state in get_args(State)}
@@ -88,6 +99,18 @@ class MeasuredRequest(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
     at: datetime
     tokens: int
     """The size of the prompt as the provider billed it, including the first message."""
+
+
+class KeptPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """The size of a system prompt that was measured in a folder. It contains no text."""
+
+    session: str
+    files: str
+    """The digest of the files that the request contained, from `digest_files`."""
+    model: str
+    tokens: int
+    at_ms: int
+    """The time of the request, in milliseconds since 1970."""
 
 
 class AgentFootprint(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -496,3 +519,44 @@ def short_path(path: str, folders: Sequence[tuple[str, str]]) -> str:
         if path.startswith(folder):
             return printable((short + path[len(folder) :]).replace(os.sep, "/"))
     return printable(path)
+
+
+def footprint_page(report: FootprintReport) -> Page:
+    """Return the page of a report."""
+    html = f"<h1>{_TITLE}</h1>{footprint_html(report)}"
+    return Page(title=_TITLE, html=html, style=f"{STYLE}\n{TABLE_STYLE}")
+
+
+def add_footprint(page: Page, report: FootprintReport) -> Page:
+    """Return a page with a report at its end."""
+    html = f"{page.html}<h1>{_TITLE}</h1>{footprint_html(report)}" if report.agents else page.html
+    return msgspec.structs.replace(page, html=html, style=f"{page.style}\n{TABLE_STYLE}")
+
+
+def footprint_html(report: FootprintReport) -> str:
+    """Return a section for each agent, and what to do next."""
+    ends = filter(None, (others_text(report), report.next_step))
+    sections = "".join(map(_agent_html, report.agents))
+    return sections + "".join(f"<p>{escape(text)}</p>" for text in ends)
+
+
+def _agent_html(found: AgentFootprint) -> str:
+    name = agent_name(found)
+    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in agent_notes(found))
+    rows = [(label, number, state) for label, number, state in agent_rows(found)]
+    table = table_html(f"Parts of {name}", ("Part", "Tokens", "State"), rows, kind="states")
+    return (
+        f"<section><h2>{escape(name)}</h2>"
+        f"<p>{escape(f'{size_text(found)} before the first word, for {found.model}')}</p>"
+        f"{_bar_html(found, name)}{notes}{table}</section>"
+    )
+
+
+def _bar_html(found: AgentFootprint, name: str) -> str:
+    """Return a bar of the parts that are sent. Small parts share a color."""
+    sizes = [(part.label, part.tokens) for part in found.parts if part.tokens]
+    sizes.sort(key=lambda part: -part[1])
+    rest = sum(tokens for _, tokens in sizes[_MOST_COLORS:])
+    parts = [*sizes[:_MOST_COLORS], *([("Smaller parts", rest)] if rest else [])]
+    marks = method_mark(found.method), ""
+    return parts_bar(parts, f"What {name} sends", marks=marks) if parts else ""

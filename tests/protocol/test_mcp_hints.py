@@ -22,7 +22,7 @@ from sidecar.project.mcp_servers import (
     keep,
     sent_tools,
 )
-from sidecar.workspace import mcp_hints
+from sidecar.workspace import prompt_files
 from tests.protocol.client import Client
 
 TEXT = """{
@@ -89,7 +89,7 @@ async def test_hints_are_made_beside_the_event_loop(
         threads.append(threading.current_thread())
         return sent_tools(*given)
 
-    monkeypatch.setattr(mcp_hints, "sent_tools", noting)
+    monkeypatch.setattr(prompt_files, "sent_tools", noting)
     uri = await open_file(bare, tmp_path / ".mcp.json", LENSES)
     keep_numbers(tmp_path)
     assert "one line in codex" in await hover(bare, uri, 2)

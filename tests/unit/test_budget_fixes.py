@@ -13,17 +13,19 @@ from hypothesis import strategies as st
 from sidecar.budgets.budget_rules import Rules
 from sidecar.budgets.checked_text import Subject, findings
 from sidecar.budgets.findings import Finding, RestOfGroup, TextCounter, evaluate
-from sidecar.budgets.fix_edits import (
+from sidecar.budgets.quick_fixes import (
     Fix,
+    SettingsOrigins,
     drop_fix,
     fit_fixes,
     ignore_fix,
     minimal_edit,
     move_fix,
+    propose_fixes,
     raise_fix,
+    raise_region_fix,
     raised_limit,
 )
-from sidecar.budgets.quick_fixes import SettingsOrigins, propose_fixes
 from sidecar.config.load import load
 from sidecar.config.paths import PROJECT_FILE
 from sidecar.config.settings import Budget, Settings
@@ -211,14 +213,14 @@ def test_raising_the_budget_keeps_the_formatting(name: str, old: str) -> None:
     chosen = Budget(files=("*.md",), max_tokens=100) if name == "file" else BUDGETS[name][1]
     (finding,) = find(text, chosen)
     entry = ("tool", "token-sidecar", "budget", 0)
-    fix = raise_fix(finding, CONFIGURATION, entry, "pyproject.toml", text)
+    fix = raise_fix(finding, CONFIGURATION, entry, "pyproject.toml")
     assert fix is not None
     number = raised_limit(finding.tokens)
     assert fix.title == f"Raise the budget{OWNERS[name]} to {number:,} in pyproject.toml"
     after = applied(CONFIGURATION, fix)
     assert after == CONFIGURATION.replace(old, str(number))
     assert tomllib.loads(after)["budget"][0]["max-tokens"] == 1
-    assert raise_fix(finding, "", entry, "pyproject.toml", text) is None
+    assert raise_fix(finding, "", entry, "pyproject.toml") is None
 
 
 def test_fixes_of_two_budgets_have_different_titles(tmp_path: Path) -> None:
@@ -242,7 +244,7 @@ def test_fixes_of_two_budgets_have_different_titles(tmp_path: Path) -> None:
 
 def test_raising_a_regions_mark() -> None:
     (finding,) = find(REGION)
-    fix = raise_fix(finding, "", (), "", REGION)
+    fix = raise_region_fix(finding, REGION)
     assert fix is not None
     assert find(applied(REGION, fix)) == [] or find(applied(REGION, fix))[0].over == 0
 

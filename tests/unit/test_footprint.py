@@ -16,7 +16,7 @@ from sidecar.models.catalogue import window_of
 from sidecar.project import footprint
 from sidecar.project.footprint import ByteRange
 from sidecar.project.loading_rules import loading_rules
-from sidecar.workspace.request_files import describe_changes
+from sidecar.workspace.footprints import describe_changes
 from tests.cases import read_cases, read_rows
 from tests.loading_rules_page import page
 from tests.unit.footprint_world import FootprintWorld

@@ -8,10 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.project import old_files
+from sidecar.project import source_files
 from sidecar.project.git import GitError
-from sidecar.project.old_files import read_old_files
-from sidecar.project.source_files import OUTSIDE, TOO_LARGE, TOO_MUCH, Contents, Unread
+from sidecar.project.source_files import (
+    OUTSIDE,
+    TOO_LARGE,
+    TOO_MUCH,
+    Contents,
+    Unread,
+    read_old_files,
+)
 
 
 @pytest.fixture
@@ -63,8 +69,8 @@ def test_a_file_that_git_no_longer_tracks_keeps_its_old_contents(top: Path) -> N
 
 
 def test_large_files_are_unread(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(old_files, "MAX_BYTES", 10)
-    monkeypatch.setattr(old_files, "MAX_TEXT", 12)
+    monkeypatch.setattr(source_files, "MAX_BYTES", 10)
+    monkeypatch.setattr(source_files, "MAX_TEXT", 12)
     for name, size in (("a", 11), ("b", 9), ("c", 8), ("d", 4)):
         Path(name).write_text(name * size)
     commit()

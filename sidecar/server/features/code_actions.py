@@ -21,8 +21,8 @@ from sidecar.workspace.services import Services
 if TYPE_CHECKING:
     from sidecar.budgets.checked_text import Subject
     from sidecar.budgets.findings import Finding
-    from sidecar.budgets.fix_edits import Fix, FixTarget, TextEdit
     from sidecar.budgets.instruction_findings import InstructionFinding
+    from sidecar.budgets.quick_fixes import Fix, FixTarget, TextEdit
 
 ANNOTATION = "token-sidecar"
 

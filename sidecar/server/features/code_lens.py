@@ -27,8 +27,7 @@ class CodeLens(SectionFeature):
         await services.configured.wait()
         if not self.is_enabled(services.roots.of_document(uri).settings):
             return []
-        from sidecar.workspace.mcp_hints import describe_mcp_servers
-        from sidecar.workspace.prompt_file_info import describe_prompt_file
+        from sidecar.workspace.prompt_files import describe_mcp_servers, describe_prompt_file
 
         hints = await describe_mcp_servers(services, uri)
         info = await describe_prompt_file(services, uri)

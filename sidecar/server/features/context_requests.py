@@ -135,8 +135,7 @@ class ContextRequests(Feature):
 
     async def _add_footprint(self, page: Page, workspace: Workspace) -> Page:
         """Add what agents send before the first word, unless agents are disabled."""
-        from sidecar.workspace.footprint_page import add_footprint
-        from sidecar.workspace.footprint_report import FootprintParams
+        from sidecar.workspace.footprint_report import FootprintParams, add_footprint
         from sidecar.workspace.footprints import footprints_of
 
         work = footprints_of(self._services, workspace, FootprintParams(), finds_uses=False)
@@ -154,7 +153,7 @@ class ContextRequests(Feature):
         return await footprints_of(self._services, conversations.workspace, params)
 
     async def _footprint_page(self, conversations: Conversations, params: FootprintParams) -> Page:
-        from sidecar.workspace.footprint_page import footprint_page
+        from sidecar.workspace.footprint_report import footprint_page
 
         return footprint_page(await self._footprint(conversations, params))
 

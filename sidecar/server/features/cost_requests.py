@@ -139,7 +139,7 @@ class CostRequests(Feature):
             return await cost_page(services, workspace, params, _note(workspace))
 
     async def _files(self, params: CostFilesParams) -> list[FileCost]:
-        from sidecar.workspace.file_costs import file_costs
+        from sidecar.workspace.prompt_files import file_costs
 
         await self._services.configured.wait()
         workspace = self._services.workspace(params.workspace)

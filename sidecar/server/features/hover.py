@@ -47,7 +47,7 @@ class Hover(Feature):
         return types.Hover(types.MarkupContent(kind, text))
 
     async def _describe_document(self, uri: str) -> str:
-        from sidecar.workspace.prompt_file_info import describe_prompt_file
+        from sidecar.workspace.prompt_files import describe_prompt_file
 
         services = self._services
         await services.configured.wait()
@@ -65,7 +65,7 @@ class Hover(Feature):
         return "\n".join([text, "", *lines])
 
     async def _describe_mcp_server(self, uri: str, line: int) -> str:
-        from sidecar.workspace.mcp_hints import describe_mcp_servers
+        from sidecar.workspace.prompt_files import describe_mcp_servers
 
         await self._services.configured.wait()
         hints = await describe_mcp_servers(self._services, uri)

@@ -171,7 +171,7 @@ class CallShipping(Feature):
         """Once a day, report the cost of a workspace's prompt files."""
         from sidecar.cost.cost_protocol import CostFilesParams
         from sidecar.cost.shipping import send_report
-        from sidecar.workspace.file_costs import file_costs, file_records
+        from sidecar.workspace.prompt_files import file_costs, file_records
 
         run, uri = self._services.workers.run, workspace.uri
         if uri is None or await run(partial(queue.has_report, uri)):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from benchmarks.client import SERVER, StdioClient
-from sidecar.budgets.fix_edits import raised_limit
+from sidecar.budgets.quick_fixes import raised_limit
 from sidecar.counting.calibration import Calibrations, document_key, key_of
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.counting.saved_calibrations import save_calibrations
