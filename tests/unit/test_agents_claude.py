@@ -353,6 +353,8 @@ def test_titles_come_from_the_agent(world: World, session: Transcript) -> None:
     ):
         session.write(fields)
         assert [one.title for one in world.sessions().values()] == [title]
+    stored = (world.home / "state" / "ledger.db").read_bytes() + b"".join(world.states().values())
+    assert b"Mine" not in stored
 
 
 def test_running_turn_is_active(world: World, home: ClaudeHome) -> None:

@@ -344,16 +344,6 @@ def watching(places: Places, root: Path) -> Iterator[Callable[[], Watching]]:
         each.watcher.close()
 
 
-def test_growing_file_is_reported(
-    root: Path, claude: ClaudeHome, watching: Callable[[], Watching]
-) -> None:
-    session = claude.session(root)
-    session.reply()
-    started = watching()
-    session.reply()
-    started.wait_for_changes(session.path)
-
-
 def test_existing_files_in_a_new_folder_are_reported(
     root: Path, tmp_path: Path, watching: Callable[[], Watching]
 ) -> None:

@@ -158,13 +158,6 @@ def test_title_is_read_from_the_position_of_its_line(tmp_path: Path) -> None:
     assert record_at(store.path, changed.title_at, _line) is None
 
 
-def test_broken_lines_are_counted_and_left_out() -> None:
-    data = b'{"id":1}\n\n{"id":2,"after":1}\nbroken "after"\n{"id":3,"title":"x"}\n'
-    lines = Lines("", data, 100)
-    assert [record.id for record in lines.records(_line)] == [1, 2, 3]
-    assert (lines.skipped, lines.position) == (1, str(100 + data.index(b'{"id":3')))
-
-
 def test_state_of_another_version_restarts_the_reading(tmp_path: Path) -> None:
     store = write(tmp_path / "tree.jsonl", {"id": 1})
     state = read(store).state

@@ -221,6 +221,7 @@ def test_damaged_ledger_exits_with_2() -> None:
     result = run("--json")
     assert result.exit_code == 2
     assert "damaged" in result.output
+    assert "move it away" in result.output
 
 
 @pytest.mark.parametrize(

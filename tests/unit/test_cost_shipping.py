@@ -9,7 +9,6 @@ import json
 import re
 import socket
 import subprocess
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -48,7 +47,6 @@ from sidecar.cost.shipping import (
     ship,
 )
 from sidecar.endpoints.http import warn_if_readable
-from sidecar.tasks import backoff
 from sidecar.workspace.workspace import workspace_remotes
 from tests.cases import read_rows
 from tests.collector import Answer, Collector, calls_of, rejection
@@ -1035,40 +1033,3 @@ def test_the_form_of_the_address_does_not_send_calls_again(
     book.ledger.record(EVENT)
     assert send(book, configure(collector.url)).accepted == 1
     assert send(book, configure(f"{collector.url}/v1/logs")).accepted == 0
-
-
-def test_the_backoff_of_an_absent_collector_grows_to_a_quarter_of_an_hour() -> None:
-    delays = [
-        backoff(failures, shipping.FIRST_RETRY, shipping.LONGEST_RETRY)
-        for failures in (1, 2, 3, 20)
-    ]
-    assert delays == [5, 10, 20, 900]
-
-
-def test_a_hanging_collector_is_left_at_once(collector: Collector, book: CostBook) -> None:
-    book.ledger.record_many(numbered(3))
-    settings = configure(collector)
-    asked, release, answered = threading.Event(), threading.Event(), threading.Event()
-
-    def hang(_path: str, _body: bytes) -> Answer:
-        asked.set()
-        release.wait(30)
-        answered.set()
-        return 200, b"", {}
-
-    async def cancel_while_asked() -> None:
-        queue = queue_of(book, settings)
-        async with shipping.open_collector(queue.identity.resource(), settings) as target:
-            task = asyncio.ensure_future(ship(queue, target))
-            await asyncio.to_thread(asked.wait, 30)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-
-    collector.answer = hang
-    try:
-        asyncio.run(cancel_while_asked())
-        assert not answered.is_set()
-    finally:
-        release.set()
-    assert queue_of(book, settings).next_batch().before == (0, 0)

@@ -81,15 +81,6 @@ def test_report_of_whole_days_runs_seven_statements(ledger: Ledger) -> None:
     assert len(asked) == QUESTIONS, asked
 
 
-def test_days_and_the_calls_after_them_are_added_up_together(ledger: Ledger) -> None:
-    with ledger.reader() as connection:
-        (upto,) = connection.execute("SELECT upto FROM folded").fetchone()
-        found = read_tallies(connection, Scope(), ("kind",))
-    assert 0 < upto < CALLS
-    assert {key: one.calls for key, one in found.items()} == {(1,): 30, (2,): 30}
-    assert sum(one.buckets.input for one in found.values()) == sum(range(CALLS))
-
-
 MODELS = ("gpt-5", "claude-sonnet-4-5", "nobody-knows-me", "reported")
 
 

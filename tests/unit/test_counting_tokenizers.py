@@ -20,14 +20,6 @@ from tests.document_counts import document_tokens
 from tests.unit.test_counting_vocabularies import rank_lines, trained
 
 
-def test_openai_models_are_exact() -> None:
-    tokenizers = Tokenizers()
-    for model, name in (("gpt-5", "o200k_base"), ("gpt-4", "cl100k_base"), ("o3", "o200k_base")):
-        tokenizer = tokenizers.for_model(model)
-        assert (tokenizer.name, tokenizer.method, tokenizer.error_percent) == (name, "exact", 0.0)
-        assert tokenizer.count("hello world") == 2
-
-
 def test_claude_is_calibrated_by_generation() -> None:
     tokenizers = Tokenizers()
     before, since = tokenizers.for_model("claude-opus-4-6"), tokenizers.for_model("claude-opus-4-7")

@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -130,11 +129,6 @@ class World:
             session.reply()
         self.read()
 
-    def kept(self) -> bytes:
-        """Return everything that is stored."""
-        files = [path for path in self.state.folder.rglob("*") if path.is_file()]
-        return b"".join(path.read_bytes() for path in files)
-
     def statements(self) -> list[str]:
         """Return a list to which this thread's later SQL statements are added."""
         found: list[str] = []
@@ -180,29 +174,6 @@ def test_checking_for_unread_calls_opens_no_file(
     read_all(world.book, sources, mine=True)
     assert str(session.path) in opened
     assert find_unread(world.book, sources) is None
-
-
-def test_workspace_is_read_before_the_rest(world: World) -> None:
-    claude.everyday(world.claude, world.root)
-    mine = set(world.claude.truth.calls)
-    claude.everyday(world.claude, world.other)
-    world.read(mine=True)
-    assert mine <= set(world.recorded())
-    world.read()
-    assert world.recorded() == world.truth()
-
-
-def test_only_new_bytes_of_a_growing_file_are_read(world: World) -> None:
-    session = claude.everyday(world.claude, world.root)
-    world.read()
-    for _ in range(3):
-        before = session.path.stat().st_size
-        session.user()
-        session.reply()
-        result = world.read(mine=True)
-        assert result.bytes_read == session.path.stat().st_size - before
-        assert world.recorded() == world.truth()
-    assert world.read(mine=True) == IngestResult()
 
 
 def test_unreported_changes_are_found_by_listing_stores(world: World) -> None:
@@ -284,45 +255,6 @@ def test_only_one_process_reads_at_a_time(world: World) -> None:
         assert result.unread is not None
         assert result._replace(unread=None) == IngestResult(is_complete=False)
     assert world.read().calls == len(world.truth())
-
-
-def test_no_text_is_stored(world: World) -> None:
-    for folder in (world.root, world.other):
-        claude.everyday(world.claude, folder)
-        codex.everyday(world.codex, folder)
-    session = world.claude.session(world.root)
-    session.reply()
-    session.write({"type": "custom-title", "customTitle": "zebra crossing"})
-    world.read()
-    assert world.sessions()[session.id].title == "zebra crossing"
-    kept = world.kept()
-    assert b"msg_01" in kept
-    assert session.id.encode() in kept
-    for secret in ("tokenizer reads a line", "def fold(state", "999999", "“counts”", "zebra"):
-        assert secret.encode() not in kept
-
-
-def test_stores_with_an_outdated_state_are_read_again(world: World) -> None:
-    codex.everyday(world.codex, world.root)
-    size = world.read().bytes_read
-    with sqlite3.connect(world.ledger.path) as connection:
-        connection.execute("UPDATE store SET size = 0, state = ?", (b"of another version",))
-    again = world.read()
-    assert (again.calls, again.bytes_read) == (0, size)
-    assert world.recorded() == world.truth()
-
-
-def test_sessions_of_a_deleted_store_disappear_and_stay_billed(world: World) -> None:
-    session = claude.everyday(world.claude, world.root)
-    codex.everyday(world.codex, world.root)
-    world.read()
-    session.path.unlink()
-    world.read()
-    assert session.id not in world.sessions()
-    with world.ledger.reader() as connection:
-        paths = connection.execute("SELECT path FROM store").fetchall()
-    assert (str(session.path),) not in paths
-    assert world.recorded() == world.truth()
 
 
 def test_a_deleted_session_is_missing_from_the_next_list(world: World) -> None:
@@ -544,17 +476,6 @@ def test_worktrees_with_relative_paths_belong_to_the_repository(world: World) ->
     (tree / ".git").write_text(f"gitdir: {os.path.relpath(private, tree)}\n")
     world.call_in(world.root, tree)
     assert world.calls(world.root, tree) == [2, 2]
-
-
-def test_only_sessions_in_the_roots_are_listed_with_their_size(world: World) -> None:
-    mine = claude.everyday(world.claude, world.root)
-    claude.everyday(world.claude, world.other)
-    world.read()
-    truth = world.claude.truth.context
-    sizes = {name: one.tokens for name, one in world.sessions().items()}
-    assert mine.id in sizes
-    assert sizes == {name: truth[name] for name in sizes}
-    assert len(sizes) < len(truth)
 
 
 def test_an_old_session_is_built_only_if_it_is_its_agents_newest(
