@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from benchmarks.agents.claude import MODEL, ClaudeHome, Transcript, everyday, usage
+from benchmarks.agents.claude import MODEL, ClaudeHome, Transcript, everyday, slug_of, usage
 from benchmarks.agents.truth import Tokens, append, stamp
 from sidecar.agents.fields import parse_iso_time
 from sidecar.agents.stores import COMPACTED, NO_USAGE
+from sidecar.cli import main
 from sidecar.cost.cache_losses import CacheLoss, LossCause
 from tests.unit.agents_world import World
 
@@ -473,3 +478,83 @@ def test_the_vendors_diagnosis_and_compactions_are_causes(world: World, home: Cl
     world.ingest()
     causes = [call.loss.cause for call in world.recorded_calls() if call.loss]
     assert causes == [None, LossCause.TOOLS, LossCause.COMPACTION]
+
+
+def _null_id(session: Transcript, tokens: Tokens) -> dict[str, Any]:
+    tool = {"type": "tool_use", "id": "toolu_1", "name": "Edit", "input": {"id": None}}
+    return session.message("msg_a", tokens, content=[tool])
+
+
+def _null_speed(session: Transcript, tokens: Tokens) -> dict[str, Any]:
+    return session.message("msg_a", tokens, usage=usage(tokens, speed=None, iterations=None))
+
+
+def _usage_in_a_tool(session: Transcript, tokens: Tokens) -> dict[str, Any]:
+    tool = {"type": "tool_use", "id": None, "input": {"message": {"usage": {"input_tokens": 9}}}}
+    return session.message("msg_a", tokens, content=[tool])
+
+
+@pytest.mark.parametrize("spaces", [False, True], ids=["compact", "spaces after the colon"])
+@pytest.mark.parametrize("make", [_null_id, _null_speed, _usage_in_a_tool])
+def test_nulls_and_spaces_in_lines_are_accepted(
+    world: World, home: ClaudeHome, make: Any, spaces: bool
+) -> None:
+    session = home.session(world.root, spaces=spaces)
+    tokens = Tokens(5, 6, 7, 0, 8)
+    session.write(session.line("assistant", requestId="r", message=make(session, tokens)))
+    session.took("msg_a", tokens)
+    world.check(home.truth)
+
+
+def test_reply_with_missing_request_ids_counts_once(world: World, home: ClaudeHome) -> None:
+    """A gateway omits the request id in some lines. The message id identifies the reply."""
+    session = home.session(world.root)
+    for fields in ({}, {"requestId": "req_1"}, {"requestId": None}, {"requestId": ""}):
+        body = session.message("msg_a", Tokens(5, 6, 7, 0, 8))
+        session.write(session.line("assistant", message=body, **fields))
+    session.took("msg_a", Tokens(5, 6, 7, 0, 8))
+    world.check_calls(home.truth)
+
+
+def test_long_paths_with_the_same_prefix_are_two_projects(world: World, home: ClaudeHome) -> None:
+    """A project folder's name contains only the first 200 characters of the path."""
+    deep = world.root / ("a" * 120) / ("b" * 120)
+    folders = [deep / "one", deep / "two"]
+    sessions = []
+    for folder in folders:
+        folder.mkdir(parents=True)
+        sessions.append(home.session(folder, slug=slug_of(folder)[:200]))
+        sessions[-1].reply()
+    assert [set(world.sessions(folder)) for folder in folders] == [
+        {session.id} for session in sessions
+    ]
+
+
+def test_window_of_a_million_is_known_from_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The transcript's model name lacks `[1m]`, and no call has exceeded 200,000 tokens yet."""
+    root = tmp_path / "home" / "app"
+    root.mkdir(parents=True)
+    monkeypatch.chdir(root)
+    home = ClaudeHome(tmp_path / "home" / ".claude")
+    home.clock.now = datetime.now(UTC) - timedelta(minutes=50)
+    session = home.session(root)
+    session.cached = 150_000
+    session.reply()
+    data = json.loads(CliRunner().invoke(main, ["usage", "--json"]).output)
+    assert (data["tokens"], data["limit"]) == (home.truth.context[session.id], 1_000_000)
+
+
+def test_projects_in_one_custom_folder_are_distinguished(tmp_path: Path) -> None:
+    """All projects share the folder that `CLAUDE_CODE_PROJECT_DIR_NAME` defines."""
+    world = World(tmp_path, "claude-code", {"CLAUDE_CODE_PROJECT_DIR_NAME": "mine"})
+    home = ClaudeHome(tmp_path / ".claude")
+    other = tmp_path / "other"
+    other.mkdir()
+    sessions = [home.session(root, slug="mine") for root in (world.root, world.root, other)]
+    for age, session in enumerate(reversed(sessions)):
+        session.reply()
+        os.utime(session.path, (2_000_000_000 - age, 2_000_000_000 - age))
+    assert set(world.sessions()) == {one.id for one in sessions[:2]}
+    assert set(world.sessions(other)) == {sessions[2].id}

@@ -306,3 +306,29 @@ def test_tier_of_a_usage_record_takes_precedence(world: World, home: CodexHome) 
     for number, fields in enumerate([*recorded, {}]):
         thread.record(f"resp_{number}", Tokens(10 + number, output=1), **fields)
     assert tiers_of(world) == ["flex", "", "priority", "priority"]
+
+
+@pytest.mark.parametrize("restamped", [False, True])
+def test_copied_usage_records_belong_to_the_parent(
+    world: World, home: CodexHome, restamped: bool
+) -> None:
+    """Copied records contain the parent's id, so the parent's file is not needed."""
+    parent = everyday(home, world.root, 2, records=True, counts=False)
+    known = set(home.truth.calls)
+    fork = parent.fork(restamped=restamped)
+    fork.begin_turn()
+    fork.call()
+    parent.path.unlink()
+    world.ingest()
+    assert set(world.recorded()) == set(home.truth.calls) - known
+
+
+def test_consecutive_calls_with_equal_tokens_are_two(world: World, home: CodexHome) -> None:
+    """A larger total means that there was a new call, even if its token counts are the same."""
+    thread = home.thread(world.root)
+    thread.begin_turn()
+    thread.tokens = lambda: Tokens(900, 100, 0, 0, 50, 5)  # type: ignore[method-assign]
+    for repeats in (0, 2, 0):
+        thread.call(repeats=repeats)
+    world.check_calls(home.truth)
+    assert len(world.calls) == 3

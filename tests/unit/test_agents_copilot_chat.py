@@ -480,3 +480,11 @@ def test_finished_turn_has_the_time_of_its_end(world: World, chat: ChatLog) -> N
     end = chat.state["requests"][-1]["modelState"]["completedAt"]
     os.utime(chat.path, (2_000_000_000, 2_000_000_000))
     assert only(world).updated_at == datetime.fromtimestamp(end / 1000, UTC)
+
+
+def test_calls_with_equal_tokens_in_a_debug_log_are_two(world: World, log: DebugLog) -> None:
+    attrs = {"model": MODEL, "inputTokens": 900, "outputTokens": 9, "debugName": "panel/editAgent"}
+    for _ in range(2):
+        log.write("llm_request", attrs=attrs)
+    world.ingest()
+    assert [call.buckets.prompt for call in world.calls] == [900, 900]

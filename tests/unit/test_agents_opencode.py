@@ -8,6 +8,7 @@ import queue
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -416,3 +417,20 @@ def test_total_of_a_session_whose_replies_have_tokens_is_not_added(
     for name in ("tokens_input", "tokens_output", "cost"):
         home.db.execute(f"ALTER TABLE session ADD COLUMN {name} INTEGER DEFAULT 5")
     check(world, home.truth)
+
+
+def test_sessions_in_one_file_have_their_own_times(world: World, home: OpenHome) -> None:
+    """The file's modification time applies only to the session that was written last."""
+    first = home.session(world.root)
+    first.reply()
+    home.clock.now += timedelta(hours=1)
+    second = home.session(world.root)
+    second.reply()
+    assert list(world.sessions()) == [second.id, first.id]
+    home.clock.now += timedelta(hours=1)
+    first.reply()
+    first.save()
+    found = world.sessions()
+    assert list(found) == [first.id, second.id]
+    gap = found[first.id].updated_at - found[second.id].updated_at
+    assert gap > timedelta(minutes=59)
