@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from sidecar.agents.reader_registry import Sources
-from sidecar.agents.session_index import IngestControl, SessionIndex, find_unread, read_all
+from sidecar.agents.session_index import SessionIndex
 from sidecar.budgets.budget_rules import Rules
 from sidecar.config.load import load
 from sidecar.config.settings import Agents
@@ -68,6 +68,7 @@ class SessionsView:
         loaded = load(root)
         self.problems = loaded.problems
         self.workspace.apply_settings(loaded, Rules(loaded.settings))
+        self.workspace.costs.stop_reading()
         self.services.configured.set()
         self._others = [] if also is None else named_files(also, loaded.settings.ledger)
 
@@ -159,31 +160,22 @@ class SessionsView:
         await run(catalogue.warm)
         # Another process may have changed the saved conversations, so load them again.
         self.services.forget_conversations(workspace)
-        await self.services.agents.find_sessions(workspace)
+        agents = self.services.agents
+        await agents.find_sessions(workspace)
         uri = workspace.uri or ""
         live = await run(
             partial(read_shared_conversations, self.services.shared_conversations.folder, uri)
         )
         self.services.sessions(workspace).set_remote_conversations(live)
         spending = self.services.spending(workspace)
-        sources = self.services.agents.known_sources(workspace)
         shown = self.services.sessions(workspace).find(None)
-        unread, read = None, False
-        with suppress(SidecarError):  # `token-sidecar cost` reports this error
-            if sources is not None:
-                unread = await run(partial(find_unread, spending.book, sources))
-                if unread is not None and self._read_seconds:
-                    await self._run_briefly(
-                        lambda stop: read_all(
-                            spending.book, sources, mine=True, control=IngestControl(stop)
-                        )
-                    )
-                    unread = await run(partial(find_unread, spending.book, sources))
-                read = unread is None
-            if self._read_seconds:
-                await self._run_briefly(partial(price_calls, spending.book.ledger))
+        if self._read_seconds:
+            if not agents.known(workspace).is_read:
+                await self._run_briefly(partial(agents.read_calls, workspace))
+            with suppress(SidecarError):  # `token-sidecar cost` reports this error
+                price = partial(price_calls, spending.book.ledger)
+                await self._run_briefly(lambda stop: run(partial(price, stop)))
         await self._update_costs(shown.id if shown else "")
-        workspace.costs.set_history(read=read, reading=False, unread=unread)
 
     async def _update_costs(self, session: str) -> None:
         services, workspace = self.services, self.workspace
@@ -197,11 +189,10 @@ class SessionsView:
         with spending.merged_with(self._others):
             return spending.spent(session, every=True)
 
-    async def _run_briefly(self, work: Callable[[threading.Event], object]) -> None:
-        """Run work on a thread for a limited time, and then set the event that stops it."""
+    async def _run_briefly(self, work: Callable[[threading.Event], Awaitable[object]]) -> None:
+        """Run work for a limited time, and then set the event that stops it."""
         stop = threading.Event()
         try:
-            running = self.services.workers.run(partial(work, stop))
-            await wait_or_fall_back(running, stop.set, self._read_seconds)
+            await wait_or_fall_back(work(stop), stop.set, self._read_seconds)
         finally:
             stop.set()

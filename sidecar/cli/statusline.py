@@ -161,7 +161,7 @@ def _read_costs(state: State, settings: Settings, session: str, root: Path | Non
     sources = None if root is None else Sources.of(settings.agents, str(root))
     with contextlib.suppress(LedgerError):
         unread = None if sources is None else find_unread(state.book(settings), sources)
-        costs.set_history(read=unread is None, reading=False, unread=unread)
+        costs.set_history(read=unread is None, unread=unread)
         uri = None if root is None else root.as_uri()
         spending = Spending(state, settings, uri, settings.model, root)
         costs.update(spending.stored_sums(session))

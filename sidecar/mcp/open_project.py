@@ -11,14 +11,12 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from sidecar.agents.reader_registry import Sources, reader_of
+from sidecar.agents.reader_registry import reader_of
 from sidecar.agents.session_events import DETACHED, McpToolCall, StoredSession
-from sidecar.agents.session_index import IngestControl, read_all
 from sidecar.budgets.budget_rules import Rules
 from sidecar.config.load import load
 from sidecar.config.roots import find_root
 from sidecar.conversations.context_protocol import ContextUsage
-from sidecar.cost.book import CostBook
 from sidecar.cost.context_costs import BranchCost, SpendingSums
 from sidecar.cost.repricing import price_calls
 from sidecar.errors import BadParamsError, SidecarError
@@ -180,7 +178,8 @@ class Project:
         try:
             spent = await services.workers.run(partial(spending.spent, session.id))
         except SidecarError as error:
-            workspace.costs.set_history(read=False, reading=False)
+            workspace.costs.set_history(read=False)
+            workspace.costs.stop_reading()
             return sessions.usage(session), f"The cost is unknown: {error}."
         services.update_costs(workspace, spent)
         usage = await add_contents(services, session, sessions.usage(session))
@@ -239,11 +238,11 @@ class Project:
         return self._has_read_all
 
     async def _read_all(self) -> bool:
-        sources = await self.services.agents.sources(self.workspace)
-        spending = self.services.spending(self.workspace)
-        return await self.services.workers.run(
-            lambda: _read_and_price(spending.book, sources, self._stop)
-        )
+        services, workspace = self.services, self.workspace
+        result = await services.agents.read_calls(workspace, self._stop)
+        spending = services.spending(workspace)
+        await services.workers.run(lambda: price_calls(spending.book.ledger, self._stop))
+        return result.is_complete
 
     async def caller_usage(
         self, caller: Caller
@@ -255,14 +254,6 @@ class Project:
         sessions = self.services.sessions(self.workspace)
         session = sessions.find(found.row.id)
         return (None, None) if session is None else (sessions.usage(session), found)
-
-
-def _read_and_price(book: CostBook, sources: Sources | None, stop: threading.Event) -> bool:
-    control, is_complete = IngestControl(stop), True
-    if sources is not None:
-        is_complete = read_all(book, sources, mine=True, control=control).is_complete
-    price_calls(book.ledger, stop)
-    return is_complete
 
 
 def find_in_ends(paths: Mapping[str, str], text: bytes, ends: dict[str, int]) -> str | None:

@@ -26,13 +26,13 @@ from sidecar.server.features.diagnostics import Diagnostics, InstructionUpdates
 from sidecar.server.features.document_symbols import DocumentSymbols
 from sidecar.server.features.hover import Hover
 from sidecar.server.features.inlay_hints import InlayHints
-from sidecar.server.features.ledger_jobs import CallPricing, CallShipping, TeamSpending
+from sidecar.server.features.ledger_jobs import CallPricing, CallShipping, CostSums, TeamSpending
 from sidecar.server.features.status_updates import StatusUpdates, Warnings
 from sidecar.server.features.text_sync import TextSync
 from sidecar.server.features.timed_updates import CacheUpdates, TimedUpdates
 from sidecar.server.methods import REQUESTS
 from sidecar.tasks import Scheduler, SharedTasks
-from sidecar.workspace.agent_watcher import AgentSessionWatcher, HistoryRecorder
+from sidecar.workspace.agent_sessions import AgentSessionWatcher
 from sidecar.workspace.services import Services
 from sidecar.workspace.workspace import Event
 
@@ -48,11 +48,12 @@ class SidecarServer:
         services, client, scheduler = Services(), Client(), Scheduler()
         watcher = FileWatcher(WATCH_SECONDS)
         show_progress = partial(progress, client, scheduler)
-        history = HistoryRecorder(services, scheduler, watcher, show_progress)
-        agent_sessions = AgentSessionWatcher(services, scheduler, watcher, history)
+        agent_sessions = AgentSessionWatcher(
+            services, services.agents, scheduler, watcher, show_progress
+        )
         self.services, self.client, self.scheduler = services, client, scheduler
         self.protocol, self.watcher = client.protocol, watcher
-        self.history, self.agent_sessions = history, agent_sessions
+        self.agent_sessions = agent_sessions
         self.features = (
             ClientProcess(client, scheduler),
             Configuration(services, client, scheduler, watcher, agent_sessions),
@@ -70,16 +71,17 @@ class SidecarServer:
             CountRequests(services),
             Models(services),
             Capabilities(services),
-            CostRequests(services, client, scheduler, history),
-            ContextOnDemand(services, scheduler, history, agent_sessions),
+            CostRequests(services, client, scheduler, agent_sessions),
+            ContextOnDemand(services, scheduler, agent_sessions),
             ContextUpdates(services, scheduler),
             EndpointRetries(services, scheduler),
             CalibrationSync(services, scheduler, watcher),
             ConversationSharing(services, scheduler),
-            CallPricing(services, client, scheduler, history),
+            CallPricing(services, client, scheduler),
+            CostSums(services, scheduler, watcher),
             CallShipping(services, scheduler),
             TeamSpending(services, scheduler),
-            TimedUpdates(services, scheduler, history),
+            TimedUpdates(services, scheduler),
             CacheUpdates(services, scheduler),
         )
         for feature in self.features:
@@ -88,13 +90,13 @@ class SidecarServer:
 
     def on_event(self, event: Event) -> None:
         """Update everything that depends on an event. Events are handled only here."""
-        for listener in (*self.features, self.history, self.agent_sessions):
+        for listener in (*self.features, self.agent_sessions):
             listener.on_event(event)
 
     def close(self) -> None:
         self.scheduler.close()
         self.watcher.close()
-        self.history.close()
+        self.agent_sessions.close()
         for feature in self.features:
             feature.close()
         self.services.workers.close()
@@ -107,14 +109,10 @@ class ContextOnDemand(Feature):
     """
 
     def __init__(
-        self,
-        services: Services,
-        scheduler: Scheduler,
-        history: HistoryRecorder,
-        agent_sessions: AgentSessionWatcher,
+        self, services: Services, scheduler: Scheduler, agent_sessions: AgentSessionWatcher
     ) -> None:
         self._services, self._scheduler = services, scheduler
-        self._history, self._agent_sessions = history, agent_sessions
+        self._agent_sessions = agent_sessions
         self._loading = SharedTasks[str, Feature]("importing a feature", outlives_waiters=True)
         self._feature: Feature | None = None
         self._queue = asyncio.Lock()
@@ -139,7 +137,7 @@ class ContextOnDemand(Feature):
 
     async def _load(self) -> Feature:
         module = await self._services.workers.run(import_context_feature)
-        self._feature = module.ContextRequests(self._services, self._history, self._agent_sessions)
+        self._feature = module.ContextRequests(self._services, self._agent_sessions)
         return self._feature
 
 

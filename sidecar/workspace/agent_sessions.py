@@ -1,12 +1,22 @@
-"""Finds coding agents' sessions for each workspace.
+"""Reads coding agents' session files: which ones, when, and what follows from it.
 
-Session files are read on worker threads. No file is opened while `agents.enabled` is false.
+Each file is read once, and its new lines when it changes, through the index of sessions. Changed
+files and the newest files of open roots are read at once. The other files of these roots follow in
+the background, and those of other workspaces when the user asks for costs or makes no edits for a
+minute. These are read at low priority, with a progress bar that allows the user to cancel. A
+request for costs comes before all reading in the background.
+
+Files are read on worker threads. No file is opened while `agents.enabled` is false.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,105 +25,355 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from sidecar.agents.claude_statusline import load, with_saved_window
-from sidecar.agents.reader_registry import Sources
+from sidecar.agents.reader_registry import Sources, paths_to_watch
 from sidecar.agents.session_events import Store, StoredSession
+from sidecar.config.settings import Agents
+from sidecar.errors import SidecarError
+from sidecar.operating_system import release_memory
+from sidecar.project.file_watcher import POLL_SECONDS, Changes, FileWatcher, FollowedPaths
+from sidecar.tasks import Scheduler
 from sidecar.workspace.sessions import RECENT
+from sidecar.workspace.workspace import Event, Workspace
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sidecar.agents.session_index import Unread
-    from sidecar.config.settings import Agents
+    from sidecar.agents.session_index import IngestResult
     from sidecar.cost.book import CostBook
     from sidecar.cost.ledger import MemoryLedger
-    from sidecar.errors import SidecarError
     from sidecar.workspace.sessions import SessionRegistry
     from sidecar.workspace.shared_services import SharedServices
-    from sidecar.workspace.workspace import Workspace
 
-
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 MAX_OLD_STORES = 100
 """Maximum number of stores to read when searching for one of the workspace's sessions."""
+IDLE_SECONDS = 60.0
+"""Time without edits after which all stores are read."""
+SHOWN_SECONDS = 2.0
+"""Delay between reading a root's newest stores and its others."""
+RETRY_SECONDS = 60.0
+"""Delay before a retry if another process is reading the same stores."""
+PAUSE_RATIO = 1.0
+"""Seconds to pause per second of background work."""
+NOT_KEPT = (
+    "sessions are kept in memory and costs are not recorded; "
+    "`token-sidecar doctor` checks the state folder"
+)
+
+ShowProgress = Callable[
+    [str, threading.Event], AbstractAsyncContextManager[Callable[[str, float], None]]
+]
+"""Shows a progress bar, given its title and an event to set when the user cancels."""
 
 
-class LastSearch(NamedTuple):
-    sources: Sources
-    sessions: frozenset[str]
+@dataclass(eq=False)
+class KnownStores:
+    """What is known about a workspace's stores."""
+
+    settings: Agents
+    """The settings with which the stores were read. After a change, all are read again."""
+    sources: Sources | None = None
+    """The sources that were last searched, or None before the first search."""
+    recent: frozenset[str] = frozenset()
     """The IDs of the recent sessions."""
+    is_read: bool = False
+    """Whether all stores have been read. Later changes are noticed by the watcher."""
+    is_listed: bool = False
+    """Whether the older sessions have been listed."""
+
+
+class AgentSessions:
+    """Reads agents' stores, and passes what they contain to the sessions and the costs."""
+
+    def __init__(
+        self, services: SharedServices, sessions_of: Callable[[Workspace], SessionRegistry]
+    ) -> None:
+        self._services, self._run = services, services.workers.run
+        self._sessions_of = sessions_of
+        self._known: WeakKeyDictionary[Workspace, KnownStores] = WeakKeyDictionary()
+        self._memory: MemoryLedger | None = None
+        """In-memory replacement for the ledger while the ledger file cannot be used."""
+
+    def known(self, workspace: Workspace) -> KnownStores:
+        """Return what has been read with the workspace's current settings."""
+        settings, known = workspace.settings.agents, self._known.get(workspace)
+        if known is None or known.settings != settings:
+            recent = known.recent if known else frozenset()
+            known = self._known[workspace] = KnownStores(settings, recent=recent)
+        return known
+
+    async def sources(self, workspace: Workspace) -> Sources | None:
+        """Return the sources to read for a workspace, or None if agents are disabled."""
+        if workspace.path is None or not workspace.settings.agents.enabled:
+            return None
+        settings, path = workspace.settings.agents, str(workspace.path)
+        return await self._run(partial(Sources.of, settings, path))
+
+    async def find_sessions(self, workspace: Workspace) -> None:
+        """Find the workspace's recent sessions, and show the first one as soon as it is found."""
+        known, sources = self.known(workspace), await self.sources(workspace)
+        is_first, known.sources = known.sources is None, sources
+        if sources is None:
+            self._set_recent(workspace, known, ())
+            return
+        if is_first:
+            await self._read_recent(workspace, known, sources, SessionReader.read_newest)
+        await self._read_recent(workspace, known, sources, SessionReader.read_recent)
+
+    async def read_changed(self, workspace: Workspace, changed: Collection[str]) -> None:
+        """Read the workspace's changed session files."""
+        known = self.known(workspace)
+        if known.sources is None:
+            await self.find_sessions(workspace)
+            return
+        read = partial(SessionReader.read_changed, changed=tuple(changed))
+        await self._read_recent(workspace, known, known.sources, read)
+
+    async def find_all_sessions(self, workspace: Workspace, max_bytes: int | None = None) -> None:
+        """Find all sessions of the workspace, including old ones.
+
+        Args:
+            workspace: The workspace.
+            max_bytes: Limit for the total size of the stores to read, or None for no limit.
+        """
+        known, sources = self.known(workspace), await self.sources(workspace)
+        sessions = list[StoredSession]()
+        if sources is not None:
+            read = partial(SessionReader.read_all, max_bytes=max_bytes)
+            sessions = await self._read(workspace, known, sources, read, since=None)
+        known.is_listed = known.is_listed or max_bytes is None
+        self._sessions_of(workspace).set_older_agent_sessions(sessions)
+
+    async def ensure_older_sessions(self, workspace: Workspace) -> None:
+        """Find all sessions of the workspace, unless that was already done with these settings."""
+        if not self.known(workspace).is_listed:
+            await self.find_all_sessions(workspace)
+
+    async def read_calls(
+        self,
+        workspace: Workspace,
+        stop: threading.Event,
+        report: Callable[[float], None] = lambda _: None,
+        *,
+        mine: bool = True,
+        pause_ratio: float = 0.0,
+    ) -> IngestResult:
+        """Record all calls in agents' stores, unless another process is doing this.
+
+        Args:
+            workspace: The workspace whose settings apply.
+            stop: Stops reading when it is set.
+            report: Called with the completed fraction, from 0 to 1.
+            mine: Whether to read only stores that may contain sessions of the workspace.
+            pause_ratio: Seconds to pause per second of work.
+        """
+        known, sources = self.known(workspace), await self.sources(workspace)
+        spending = self._services.spending(workspace)
+
+        def work() -> tuple[IngestResult, str]:
+            from sidecar.agents.session_index import IngestControl, IngestResult, read_all
+
+            if sources is None:
+                return IngestResult(), ""
+            control = IngestControl(stop, pause_ratio, report)
+            try:
+                return read_all(spending.book, sources, mine=mine, control=control), ""
+            except SidecarError as error:
+                return IngestResult(is_complete=False), _unusable_ledger(error)
+
+        result, problem = await self._run(work)
+        workspace.costs.set_problem(problem)
+        if mine:
+            self._apply(workspace, known, result)
+        elif result.calls:
+            self._services.publish(Event("calls"))
+        return result
+
+    async def _read_recent(
+        self,
+        workspace: Workspace,
+        known: KnownStores,
+        sources: Sources,
+        read: Callable[[SessionReader], None],
+    ) -> None:
+        """Read stores, and show the recent sessions."""
+        sessions = await self._read(workspace, known, sources, read, datetime.now(UTC) - RECENT)
+        self._set_recent(workspace, known, sessions)
+        registry = self._sessions_of(workspace) if sessions else None
+        model = registry.context.model if registry else None
+        if registry and model is not None and self._services.windows.ready:
+            await self._services.counts.load_window_and_price(model, workspace.settings)
+            registry.publish()
+
+    def _set_recent(
+        self, workspace: Workspace, known: KnownStores, sessions: Collection[StoredSession]
+    ) -> None:
+        earlier, known.recent = known.recent, frozenset(session.id for session in sessions)
+        if not earlier <= known.recent:  # a recent session is now old or deleted
+            known.is_listed = False
+        if earlier or sessions:
+            self._sessions_of(workspace).set_agent_sessions(sessions)
+
+    async def _read(
+        self,
+        workspace: Workspace,
+        known: KnownStores,
+        sources: Sources,
+        read: Callable[[SessionReader], None],
+        since: datetime | None,
+    ) -> list[StoredSession]:
+        """Read stores, and list sessions. If the ledger fails, keep them in memory instead."""
+        folder, spending = self._services.state.folder, self._services.spending(workspace)
+        work = partial(_read_and_list, sources, folder, read, since)
+        found = await self._run(partial(work, lambda: spending.book))
+        workspace.costs.set_problem(found.problem)
+        if found.problem:
+            if self._memory is None:
+                # This import is fast, because a worker thread has already loaded the module.
+                from sidecar.cost.ledger import MemoryLedger
+
+                self._memory = MemoryLedger()
+            memory = self._memory
+            found = await self._run(partial(work, lambda: memory, found.problem))
+        elif found.result is not None:
+            self._apply(workspace, known, found.result)
+        return found.sessions
+
+    def _apply(self, workspace: Workspace, known: KnownStores, result: IngestResult) -> None:
+        """Note what the ledger still lacks after a read, and publish new calls."""
+        is_new = result.is_complete and not known.is_read
+        known.is_read = known.is_read or result.is_complete
+        if known is self.known(workspace):  # otherwise, the settings have changed meanwhile
+            workspace.costs.set_history(read=known.is_read, unread=result.unread)
+        if result.has_new_costs or is_new:
+            self._services.publish(Event("calls", workspace))
+
+
+class FoundSessions(NamedTuple):
+    """The result of reading a workspace's stores."""
+
+    sessions: list[StoredSession]
+    result: IngestResult | None = None
+    """What was read, or None if no agent has files."""
+    problem: str = ""
+    """Why the ledger failed and what to do, or an empty string. There are then no sessions."""
+
+
+def _read_and_list(
+    sources: Sources,
+    folder: Path,
+    read: Callable[[SessionReader], None],
+    since: datetime | None,
+    open_book: Callable[[], CostBook | MemoryLedger],
+    note: str = "",
+) -> FoundSessions:
+    """Read stores, and list sessions with the windows that were saved, or with a note."""
+    if not sources.readers:
+        return FoundSessions([])  # avoids loading the ledger
+    from sidecar.cost.ledger import LedgerError
+
+    try:
+        reader = SessionReader(sources, open_book(), since)
+        read(reader)
+        # Nearly all old sessions are never shown, so their names are read later.
+        listed = reader.sessions(with_names=since is not None)
+    except LedgerError as error:
+        return FoundSessions([], problem=_unusable_ledger(error))
+    saved = load(folder)
+    found = [with_saved_window(one, saved) for one in listed]
+    if note:
+        found = [msgspec.structs.replace(one, note=one.note or note) for one in found]
+    return FoundSessions(found, reader.result)
+
+
+def _unusable_ledger(error: SidecarError) -> str:
+    """Return why the ledger cannot be used, what this means, and what to do."""
+    logger.info("agents' sessions cannot be saved: %s", error)
+    return f"{error}; {NOT_KEPT}"
 
 
 class SessionReader:
-    """Reads a workspace's sessions and their calls through the session index. All methods block."""
+    """Chooses which of a workspace's stores to read, and reads them. All methods block."""
 
-    def __init__(self, sources: Sources, book: CostBook | MemoryLedger) -> None:
-        from sidecar.agents.session_index import SessionIndex
+    def __init__(
+        self, sources: Sources, book: CostBook | MemoryLedger, since: datetime | None = None
+    ) -> None:
+        """Create a reader.
+
+        Args:
+            sources: The agents' readers and folders, and the workspace's folder.
+            book: The ledger.
+            since: Sessions that were updated before are old. By default, no session is.
+        """
+        from sidecar.agents.session_index import IngestResult, SessionIndex
         from sidecar.cost.ledger import Ledger
 
         ledger = book if isinstance(book, Ledger) else book.ledger
-        self._sources, self._index = sources, SessionIndex(ledger)
-        self.has_new_costs = False
-        """Whether any calls were recorded or changed."""
-        self.unread: Unread | None = None
-        """What the ledger still lacks after `read_newest` or `read_recent`."""
+        self._sources, self._index, self._since = sources, SessionIndex(ledger), since
+        self._since_ns = 0 if since is None else int(since.timestamp() * 1e9)
+        self.result = IngestResult(is_complete=False)
+        """What was read, and what the ledger then still lacks, if known."""
 
-    def sessions(self, since: datetime | None, *, with_names: bool = False) -> list[StoredSession]:
-        since_ms = 0 if since is None else int(since.timestamp() * 1000)
+    def sessions(self, *, with_names: bool = False) -> list[StoredSession]:
+        """Return the workspace's recent sessions, and the newest session of each agent."""
+        since_ms = self._since_ns // 1_000_000
         return self._index.sessions(self._sources, since_ms, with_names=with_names)
 
-    def read(self, stores: Iterable[Store], max_bytes: int | None = None) -> bool:
-        """Read new contents from the given stores. Returns whether any store had new contents.
-
-        Args:
-            stores: The stores to read.
-            max_bytes: Limit for the total size of the stores with new contents.
-        """
-        unread = self._index.unread(stores, max_bytes)
-        self.has_new_costs |= self._index.read(self._sources.readers, unread).has_new_costs
-        return bool(unread)
-
-    def read_newest(self, since: datetime) -> None:
+    def read_newest(self) -> None:
         """Read stores, newest first, until one of the workspace's sessions is found."""
-        current = self._current_stores()
-        recent = (one for one in current if one.live and one.mtime_ns >= _nanoseconds(since))
+        stores = self._current_stores()
+        recent = (one for one in stores if one.live and one.mtime_ns >= self._since_ns)
         for store in _newest_first(recent)[:MAX_OLD_STORES]:
-            self.read([store])
-            if self.sessions(since):
+            self._read([store])
+            if self.sessions():
                 break
-        self.unread = self._index.find_unread(current)
+        self._find_unread(stores)
 
-    def read_recent(self, since: datetime) -> None:
-        """Read all stores that were modified after `since`.
+    def read_recent(self) -> None:
+        """Read all recently modified stores.
 
         If an agent has no session in these stores, also read its older stores, newest first, until
         a session is found.
         """
-        recent, older = list[Store](), dict[str, list[Store]]()
-        current = self._current_stores()
-        for store in current:
-            if store.mtime_ns >= _nanoseconds(since):
-                recent.append(store)
-            elif store.live:
+        stores, older = self._current_stores(), dict[str, list[Store]]()
+        self._read(one for one in stores if one.mtime_ns >= self._since_ns)
+        for store in _newest_first(stores):
+            if store.live and store.mtime_ns < self._since_ns:
                 older.setdefault(store.agent, []).append(store)
-        self.read(recent)
-        known = {one.source for one in self.sessions(since)}
-        for agent, stores in older.items():
-            for store in _newest_first(stores)[:MAX_OLD_STORES]:
-                if agent in known:
+        agents = {one.source for one in self.sessions()}
+        for agent, of_agent in older.items():
+            for store in of_agent[:MAX_OLD_STORES]:
+                if agent in agents:
                     break
-                if self.read([store]):
-                    known |= {one.source for one in self.sessions(since)}
-        self.unread = self._index.find_unread(current)
+                if self._read([store]):
+                    agents |= {one.source for one in self.sessions()}
+        self._find_unread(stores)
 
     def read_changed(self, changed: Collection[str]) -> None:
         """Read the stores of changed files, and drop deleted files from the index."""
         self._index.forget(changed)
-        self.read(self._sources.stores_at(changed))
+        self._read(self._sources.stores_at(changed))
 
-    def read_all(self, max_bytes: int | None) -> None:
-        """Read every store that may contain sessions of the workspace, and drop deleted stores."""
-        self.read(self._current_stores(), max_bytes)
+    def read_all(self, max_bytes: int | None = None) -> None:
+        """Read every store that may contain sessions of the workspace, and drop deleted stores.
+
+        Args:
+            max_bytes: Limit for the total size of the stores with new contents.
+        """
+        self._read(self._current_stores(), max_bytes)
+        self.result = self.result._replace(is_complete=max_bytes is None)
+
+    def _read(self, stores: Iterable[Store], max_bytes: int | None = None) -> bool:
+        """Read new contents from the given stores. Returns whether any store had new contents."""
+        unread = self._index.unread(stores, max_bytes)
+        if self._index.read(self._sources.readers, unread).has_new_costs:
+            self.result = self.result._replace(has_new_costs=True)
+        return bool(unread)
+
+    def _find_unread(self, stores: Iterable[Store]) -> None:
+        unread = self._index.find_unread(stores)
+        self.result = self.result._replace(is_complete=unread is None, unread=unread)
 
     def _current_stores(self) -> list[Store]:
         """Return all stores that may contain sessions of the workspace. Drop deleted stores."""
@@ -126,192 +386,171 @@ def _newest_first(stores: Iterable[Store]) -> list[Store]:
     return sorted(stores, key=lambda one: -one.mtime_ns)
 
 
-def _nanoseconds(at: datetime) -> int:
-    return int(at.timestamp() * 1e9)
+class AgentSessionWatcher:
+    """Decides when agents' stores are read.
 
-
-class FoundSessions(NamedTuple):
-    """The result of reading a workspace's sessions."""
-
-    sessions: list[StoredSession]
-    has_new_costs: bool = False
-    """Whether any calls were recorded or changed."""
-    unread: Unread | None = None
-    """What the ledger still lacks, if known."""
-    problem: str = ""
-    """Why the ledger failed and what to do, or an empty string. There are then no sessions."""
-
-
-class AgentSessions:
-    """Finds each workspace's agent sessions and passes them to the session registry."""
+    Changed files, and the newest files of open roots, are read at once. Longer reads take turns.
+    """
 
     def __init__(
-        self, services: SharedServices, sessions_of: Callable[[Workspace], SessionRegistry]
+        self,
+        services: SharedServices,
+        agents: AgentSessions,
+        scheduler: Scheduler,
+        watcher: FileWatcher,
+        show_progress: ShowProgress,
     ) -> None:
-        self._services, self._run = services, services.workers.run
-        self._sessions_of = sessions_of
-        self._seen: WeakKeyDictionary[Workspace, LastSearch] = WeakKeyDictionary()
-        self._searched_with: WeakKeyDictionary[Workspace, Agents] = WeakKeyDictionary()
-        """Maps each workspace to the agent settings used in its last search for all sessions."""
-        self._memory: MemoryLedger | None = None
-        """In-memory replacement for the ledger while the ledger file cannot be used."""
+        self._services, self._agents, self._scheduler = services, agents, scheduler
+        self._followed, self._show_progress = FollowedPaths(watcher), show_progress
+        self._changed: WeakKeyDictionary[Workspace, Changes] = WeakKeyDictionary()
+        """The files that need to be read, keyed by workspace."""
+        self._nothing_changed = asyncio.Event()
+        """Set while no changed files need to be read."""
+        self._turn = asyncio.Lock()
+        self._stop = threading.Event()
+        """Stops the long read that is running."""
+        self._is_background = False
+        """Whether no request waits for the long read that is running."""
+        self._is_machine_read = False
+        """Whether the stores of all workspaces have been read, also of those that are not open."""
+        self._edited_at = 0.0
 
-    async def find_sessions(self, workspace: Workspace) -> bool:
-        """Find the workspace's recent sessions.
+    def on_event(self, event: Event) -> None:
+        """If settings have changed, read all sessions again, and watch their files."""
+        if event.what == "document":
+            self._edited_at = asyncio.get_running_loop().time()
+        elif event.what == "settings":
+            self._is_machine_read = False
+            for workspace in self._services.roots:
+                is_read = self._agents.known(workspace).is_read
+                workspace.costs.set_history(read=is_read)
+            self.read_all()
+            self._scheduler.schedule(("idle",), IDLE_SECONDS, self._read_when_idle)
+            self._watch()
 
-        Returns:
-            Whether any calls were recorded or changed.
+    def close(self) -> None:
+        """Stop reading. The next process continues where this one stopped."""
+        self._stop.set()
+
+    def read_all(self) -> None:
+        """Start reading the recent sessions in all workspaces."""
+        for workspace in self._workspaces():
+            self._read_soon(workspace, None)
+
+    async def wait_until_read(self, timeout_seconds: float) -> None:
+        """Wait until all changed files have been read, or until the timeout."""
+        if self._changed:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._nothing_changed.wait(), timeout_seconds)
+
+    async def ensure_all_read(
+        self, workspace: Workspace, report: Callable[[str, float], None] = lambda *_: None
+    ) -> None:
+        """Record all calls in a workspace's stores, then those of other workspaces later."""
+        if workspace.path is None:
+            return
+        if not self._agents.known(workspace).is_read:
+            async with self._wait_for_turn(is_background=False) as stop:
+                progress = partial(report, "reading session files")
+                await self._agents.read_calls(workspace, stop, progress)
+        if not self._is_machine_read and self._agents.known(workspace).is_read:
+            self._scheduler.schedule(("history",), 0.0, partial(self._read_machine, workspace))
+
+    def _workspaces(self) -> list[Workspace]:
+        roots = self._services.roots
+        return [root for root in roots if root.path is not None and root.has_settings]
+
+    def _watch(self) -> None:
+        roots = [
+            (workspace.settings.agents, str(workspace.path))
+            for workspace in self._workspaces()
+            if workspace.settings.agents.enabled
+        ]
+        if not roots:
+            self._followed.keep(())
+            return
+        find_paths = partial(_paths_to_watch, roots)
+        self._followed.follow("sessions", roots, find_paths, self._on_files_changed, POLL_SECONDS)
+
+    def _on_files_changed(self, paths: Changes) -> None:
+        for workspace in self._workspaces():
+            if workspace.settings.agents.enabled:
+                self._read_soon(workspace, paths)
+
+    def _read_soon(self, workspace: Workspace, paths: Changes) -> None:
+        self._nothing_changed.clear()
+        earlier = self._changed.get(workspace, frozenset())
+        self._changed[workspace] = None if paths is None or earlier is None else earlier | paths
+        self._scheduler.schedule(("agents", workspace), 0.0, partial(self._read, workspace))
+
+    async def _read(self, workspace: Workspace) -> None:
+        """Read a workspace's changed files, and the first time, all other files later."""
+        was_read = self._agents.known(workspace).is_read
+        try:
+            changed = self._changed.pop(workspace, frozenset())
+            if changed is None:
+                await self._agents.find_sessions(workspace)
+            elif changed:
+                await self._agents.read_changed(workspace, changed)
+        finally:
+            if not self._changed:
+                self._nothing_changed.set()
+        known = self._agents.known(workspace)
+        if known.sources is not None and known.sources.readers and not was_read:
+            rest = partial(self._read_rest, workspace)
+            self._scheduler.schedule(("costs", workspace), SHOWN_SECONDS, rest)
+
+    async def _read_rest(self, workspace: Workspace) -> None:
+        """Record the calls in the workspace's other stores."""
+        async with self._wait_for_turn(is_background=True) as stop:
+            if not self._agents.known(workspace).is_read:
+                await self._agents.read_calls(workspace, stop, pause_ratio=PAUSE_RATIO)
+        if not self._agents.known(workspace).is_read and workspace.settings.agents.enabled:
+            # Another process is reading the stores, or a request has interrupted this task.
+            rest = partial(self._read_rest, workspace)
+            self._scheduler.schedule(("costs", workspace), RETRY_SECONDS, rest)
+
+    async def _read_when_idle(self) -> None:
+        loop = asyncio.get_running_loop()
+        left = self._edited_at + IDLE_SECONDS - loop.time()
+        if self._edited_at and left > 0:
+            self._scheduler.schedule(("idle",), left, self._read_when_idle)
+            return
+        for workspace in self._workspaces():
+            await self.ensure_all_read(workspace)
+
+    async def _read_machine(self, workspace: Workspace) -> None:
+        """Record the calls of all workspaces, by the agent settings of one."""
+        async with (
+            self._wait_for_turn(is_background=True) as stop,
+            self._show_progress("Reading agents' sessions", stop) as report,
+        ):
+            progress = partial(report, "recording calls")
+            result = await self._agents.read_calls(
+                workspace, stop, progress, mine=False, pause_ratio=PAUSE_RATIO
+            )
+        self._is_machine_read = result.is_complete
+
+    @asynccontextmanager
+    async def _wait_for_turn(self, *, is_background: bool) -> AsyncIterator[threading.Event]:
+        """Wait until no other long read is running. A request stops one in the background.
+
+        Yields an event that stops this read.
         """
-        settings, known = workspace.settings.agents, self._seen.get(workspace)
-        if workspace.path is None or not (settings.enabled or known):
-            return False
-        sources = await self.sources(workspace)
-        if sources is None:
-            self._seen.pop(workspace, None)
-            self._sessions_of(workspace).set_agent_sessions(())
-            return False
-        since = datetime.now(UTC) - RECENT
-        recorded = False
-        if known is None:
-            read = partial(SessionReader.read_newest, since=since)
-            recorded = await self._update_sessions(workspace, sources, read)
-        read = partial(SessionReader.read_recent, since=since)
-        return await self._update_sessions(workspace, sources, read) or recorded
-
-    async def read_changed(self, workspace: Workspace, changed: Collection[str]) -> bool:
-        """Read the workspace's changed session files.
-
-        Returns:
-            Whether any calls were recorded or changed.
-        """
-        known = self._seen.get(workspace)
-        if known is None:
-            return await self.find_sessions(workspace)
-        read = partial(SessionReader.read_changed, changed=tuple(changed))
-        return await self._update_sessions(workspace, known.sources, read)
-
-    async def find_all_sessions(self, workspace: Workspace, max_bytes: int | None = None) -> bool:
-        """Find all sessions of the workspace, including old ones.
-
-        Args:
-            workspace: The workspace.
-            max_bytes: Limit for the total size of the stores to read, or None for no limit.
-
-        Returns:
-            Whether any calls were recorded or changed.
-        """
-        settings, sources = workspace.settings.agents, await self.sources(workspace)
-        found = FoundSessions([])
-        if sources is not None:
-            read = partial(SessionReader.read_all, max_bytes=max_bytes)
-            found = await self._read_sessions(workspace, sources, read, since=None)
-        if max_bytes is None:
-            self._searched_with[workspace] = settings
-        self._sessions_of(workspace).set_older_agent_sessions(found.sessions)
-        return found.has_new_costs
-
-    async def ensure_older_sessions(self, workspace: Workspace) -> None:
-        """Find all sessions of the workspace, unless that was already done with these settings."""
-        if self._searched_with.get(workspace) != workspace.settings.agents:
-            await self.find_all_sessions(workspace)
-
-    def known_sources(self, workspace: Workspace) -> Sources | None:
-        """Return the sources that were last searched, or None before the first search."""
-        known = self._seen.get(workspace)
-        return known.sources if known else None
-
-    async def sources(self, workspace: Workspace) -> Sources | None:
-        """Return the sources to read for a workspace, or None if agents are disabled."""
-        if workspace.path is None or not workspace.settings.agents.enabled:
-            return None
-        settings, path = workspace.settings.agents, str(workspace.path)
-        return await self._run(partial(Sources.of, settings, path))
-
-    async def _read_sessions(
-        self,
-        workspace: Workspace,
-        sources: Sources,
-        read: Callable[[SessionReader], None],
-        *,
-        since: datetime | None,
-    ) -> FoundSessions:
-        """Read a workspace's sessions. If the ledger fails, keep them in memory instead."""
-        folder, spending = self._services.state.folder, self._services.spending(workspace)
-        work = partial(_read_and_list, sources, folder, lambda: spending.book, read, since)
-        found = await self._run(work)
-        workspace.costs.set_problem(found.problem)
-        if not found.problem:
-            return found
-        if self._memory is None:
-            # This import is fast, because a worker thread has already loaded the module.
-            from sidecar.cost.ledger import MemoryLedger
-
-            self._memory = MemoryLedger()
-        memory, note = self._memory, found.problem
-        work = partial(_read_and_list, sources, folder, lambda: memory, read, since, note)
-        return FoundSessions((await self._run(work)).sessions)
-
-    async def _update_sessions(
-        self,
-        workspace: Workspace,
-        sources: Sources,
-        read: Callable[[SessionReader], None],
-    ) -> bool:
-        since = datetime.now(UTC) - RECENT
-        found = await self._read_sessions(workspace, sources, read, since=since)
-        if found.unread is not None:
-            workspace.costs.set_unread(found.unread)
-        before = self._seen.get(workspace)
-        earlier = before.sessions if before else frozenset[str]()
-        recent = frozenset([session.id for session in found.sessions])
-        self._seen[workspace] = LastSearch(sources, recent)
-        if not earlier <= recent:  # a recent session is now old or deleted
-            self._searched_with.pop(workspace, None)
-        if not recent and not earlier:
-            return found.has_new_costs
-        known = self._sessions_of(workspace)
-        known.set_agent_sessions(found.sessions)
-        model = known.context.model
-        if model is not None and self._services.windows.ready:
-            await self._services.counts.load_window_and_price(model, workspace.settings)
-            known.publish()
-        return found.has_new_costs
+        if self._is_background and not is_background:
+            self._stop.set()
+        async with self._turn:
+            stop = self._stop = threading.Event()
+            self._is_background = is_background
+            try:
+                yield stop
+            except asyncio.CancelledError:
+                stop.set()
+                raise
+            finally:
+                self._is_background = False
+            await self._services.workers.run(release_memory)
 
 
-def _read_and_list(
-    sources: Sources,
-    folder: Path,
-    open_book: Callable[[], CostBook | MemoryLedger],
-    read: Callable[[SessionReader], None],
-    since: datetime | None,
-    note: str = "",
-) -> FoundSessions:
-    """Read sessions, and return them with the windows that were saved, or with a note."""
-    if not sources.readers:
-        return FoundSessions([])  # avoids loading the ledger
-    from sidecar.cost.ledger import LedgerError
-
-    try:
-        reading = SessionReader(sources, open_book())
-        read(reading)
-        # Nearly all old sessions are never shown, so their names are read later.
-        listed = reading.sessions(since, with_names=since is not None)
-    except LedgerError as error:
-        _log.info("agents' sessions cannot be saved: %s", error)
-        return FoundSessions([], problem=unusable_ledger(error))
-    saved = load(folder)
-    found = [with_saved_window(one, saved) for one in listed]
-    if note:
-        found = [msgspec.structs.replace(one, note=one.note or note) for one in found]
-    return FoundSessions(found, reading.has_new_costs, reading.unread)
-
-
-NOT_KEPT = (
-    "sessions are kept in memory and costs are not recorded; "
-    "`token-sidecar doctor` checks the state folder"
-)
-
-
-def unusable_ledger(error: SidecarError) -> str:
-    """Return why the ledger cannot be used, what this means, and what to do."""
-    return f"{error}; {NOT_KEPT}"
+def _paths_to_watch(roots: list[tuple[Agents, str]]) -> set[str]:
+    return {path for settings, root in roots for path in paths_to_watch(settings, [root])}

@@ -116,19 +116,13 @@ class Costs:
         """Replace the forecast of the session that is shown."""
         self.forecasts = {} if forecast is None else {session: forecast}
 
-    def set_history(
-        self, *, read: bool, reading: bool = True, unread: Unread | None = None
-    ) -> None:
-        """Store whether past agent calls have been recorded, and whether new ones are being
-        recorded.
-        """
-        self.read, self.reading = read, reading
-        self.unread = None if read else unread or self.unread
+    def set_history(self, *, read: bool, unread: Unread | None = None) -> None:
+        """Store whether past agent calls have been recorded, and what the ledger lacks if known."""
+        self.read, self.unread = read, None if read else unread or self.unread
 
-    def set_unread(self, unread: Unread | None) -> None:
-        """Store what the ledger lacks, if it lacks any calls."""
-        if not self.read:
-            self.unread = unread
+    def stop_reading(self) -> None:
+        """Store that this process does not record agents' calls automatically."""
+        self.reading = False
 
     def set_problem(self, problem: str) -> None:
         """Store why the ledger cannot be used, or that it can be used (an empty string)."""

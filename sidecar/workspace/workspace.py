@@ -125,7 +125,8 @@ EventKind = Literal[
     "settings",
     "model",
     "context",
-    "ledger",
+    "calls",  # calls have been recorded or priced, or a new day has begun
+    "ledger",  # the costs that a workspace shows have been read
     "cache",  # a part of the shown session's prompt cache has expired, or its forecast has changed
     "shared ledger",  # another process has written to the ledger
     "endpoint",  # an endpoint has counted text, or a calibration has changed

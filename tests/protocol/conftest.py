@@ -18,8 +18,8 @@ DELAYS = (
     "sidecar.server.features.diagnostics.CHECK_SECONDS",
     "sidecar.server.features.status_updates.DEBOUNCE_SECONDS",
     "sidecar.server.server.WATCH_SECONDS",
-    "sidecar.workspace.agent_watcher.SHOWN_SECONDS",
-    "sidecar.workspace.agent_watcher.SUM_SECONDS",
+    "sidecar.workspace.agent_sessions.SHOWN_SECONDS",
+    "sidecar.server.features.ledger_jobs.SUM_SECONDS",
 )
 """Delays that only save work."""
 

@@ -32,7 +32,7 @@ from sidecar.counting.tokenizer_interface import Tokenizer
 from sidecar.server.features import configuration
 from sidecar.server.features.status_updates import StatusUpdates
 from sidecar.text.printable import local_time_text, usd_text
-from sidecar.workspace import agent_watcher, sessions
+from sidecar.workspace import agent_sessions, sessions
 from sidecar.workspace.check_paths import check_paths as run
 from sidecar.workspace.services import Services
 from sidecar.workspace.sessions import Session
@@ -51,7 +51,7 @@ def home(tmp_path: Path) -> ClaudeHome:
 async def test_costs_are_recorded_while_the_user_is_idle(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_watcher, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(agent_sessions, "IDLE_SECONDS", 0.05)
     session = everyday(home, tmp_path)
     await bare.initialize(tmp_path.as_uri())
     shown = await bare.take("status/update", lambda status: bool(status["cost"]))
@@ -66,7 +66,7 @@ async def test_costs_are_lower_bounds_until_all_session_files_are_read(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The newest files are read first. Meanwhile, another process reads the others."""
-    monkeypatch.setattr(agent_watcher, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(agent_sessions, "RETRY_SECONDS", 0.05)
     session = home.session(tmp_path)
     session.user()
     session.reply()
@@ -133,8 +133,8 @@ async def test_calls_of_agents_that_delete_sessions_are_recorded_at_once(
     bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Gemini CLI may delete a session the next time it starts."""
-    monkeypatch.setattr(agent_watcher, "SHOWN_SECONDS", 1_000.0)
-    monkeypatch.setattr(agent_watcher, "IDLE_SECONDS", 1_000.0)
+    monkeypatch.setattr(agent_sessions, "SHOWN_SECONDS", 1_000.0)
+    monkeypatch.setattr(agent_sessions, "IDLE_SECONDS", 1_000.0)
     gemini = GeminiHome(tmp_path / "home" / ".gemini")
     gemini.clock.now = datetime.now(UTC) - timedelta(minutes=50)
     session = gemini.session(tmp_path)
@@ -156,7 +156,7 @@ async def test_background_recording_can_be_cancelled_and_resumed(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The requested workspace's calls are recorded before other workspaces' calls."""
-    monkeypatch.setattr(agent_watcher, "PAUSE_RATIO", 1_000.0)
+    monkeypatch.setattr(agent_sessions, "PAUSE_RATIO", 1_000.0)
     monkeypatch.setattr(session_index, "_CALLS_AT_ONCE", 20)
     root, *others = [tmp_path / f"root-{number}" for number in range(12)]
     root.mkdir()
@@ -178,7 +178,7 @@ async def test_background_recording_can_be_cancelled_and_resumed(
     await bare.take("$/progress", lambda one: one == ended)
     bare.ignore("$/progress")
     assert mine <= calls_in_the_ledger() < len(home.truth.calls)
-    monkeypatch.setattr(agent_watcher, "PAUSE_RATIO", 0.0)
+    monkeypatch.setattr(agent_sessions, "PAUSE_RATIO", 0.0)
     await bare.request("cost/detail", {})
     await until(lambda: calls_in_the_ledger() == len(home.truth.calls))
 
@@ -560,26 +560,31 @@ async def test_changed_file_is_read_once_for_size_and_costs(
 async def test_calls_appended_during_recording_are_recorded(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_watcher, "SHOWN_SECONDS", 1.0)  # The files are being watched now.
+    monkeypatch.setattr(agent_sessions, "SHOWN_SECONDS", 1.0)  # The files are being watched now.
+    now = home.clock.now
+    old_sessions(home, tmp_path)
+    home.clock.now = now
     session = home.session(tmp_path)
     session.reply()
-    grown, read = threading.Event(), session_index.read_all
+    grown, shows, read = threading.Event(), threading.Event(), session_index.read_all
 
     def slowly(*args: Any, **kwargs: Any) -> Any:
         result = read(*args, **kwargs)
         if not grown.is_set():
             session.reply()
-            grown.wait(60)
+            grown.set()
+            shows.wait(60)
         return result
 
     monkeypatch.setattr(session_index, "read_all", slowly)
     await bare.initialize(tmp_path.as_uri())
     tokens = home.truth.context
     await bare.take("status/update", lambda one: bool(one["context"]))
+    await until(grown.is_set)
     shown = await bare.take(
         "status/update", lambda one: one["context"]["tokens"] == tokens[session.id]
     )
-    grown.set()
+    shows.set()
 
     def is_recorded(status: Any) -> bool:
         return bool(status["cost"]) and calls_in_the_ledger() == len(home.truth.calls)

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from sidecar.project import file_watcher
+from sidecar.server.features.ledger_jobs import CostSums
 from sidecar.server.server import create_server
 from tests.protocol.client import Client
 
@@ -18,7 +19,7 @@ async def test_first_call_in_a_new_state_folder_is_shown_without_a_poll(
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 1_000.0)
     await bare.initialize()
     await bare.server.services.load_prices()
-    followed = bare.server.history._followed._followed
+    followed = bare.feature(CostSums)._followed._followed
     while (
         "ledger" not in followed
         or not followed["ledger"][1]._stamps

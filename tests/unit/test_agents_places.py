@@ -578,11 +578,16 @@ async def test_amended_call_in_a_database_updates_the_cost(
     listed.write_text(json.dumps({"projects": [{"path": str(root), "data_dir": ".crush"}]}))
     store = CrushStore(root / ".crush" / "crush.db")
     name = store.session()
+    events = list[str]()
+    editor.services.listeners.append(lambda event: events.append(event.what))
     look = partial(editor.services.agents.read_changed, editor.workspace, [str(store.path)])
-    assert await look()
-    assert not await look()
+    await look()
+    assert events.count("calls") == 1
+    await look()
+    assert events.count("calls") == 1
     store.session(name, 4)
-    assert await look()
+    await look()
+    assert events.count("calls") == 2
     store.db.close()
 
 

@@ -266,8 +266,8 @@ def test_a_deleted_session_is_missing_from_the_next_list(world: World) -> None:
     world.read()
     deleted.path.unlink()
     reader = SessionReader(world.sources, world.book)
-    reader.read_all(None)
-    assert [one.id for one in reader.sessions(None)] == [kept.id]
+    reader.read_all()
+    assert [one.id for one in reader.sessions()] == [kept.id]
     assert list(world.sessions(world.other)) == [elsewhere.id]
     assert world.recorded() == world.claude.truth.calls
 

@@ -25,7 +25,7 @@ from sidecar.server.client import Client
 from sidecar.server.feature import Feature
 from sidecar.tasks import Scheduler, SharedTasks
 from sidecar.text.positions import Encoding
-from sidecar.workspace.agent_watcher import AgentSessionWatcher
+from sidecar.workspace.agent_sessions import AgentSessionWatcher
 from sidecar.workspace.services import Services
 from sidecar.workspace.workspace import Event, Workspace
 

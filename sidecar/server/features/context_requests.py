@@ -36,10 +36,10 @@ from sidecar.messages.vendor_usage import MOST_TOKENS, Usage, normalize_usage
 from sidecar.server.feature import Feature
 from sidecar.server.protocol import Encoded
 from sidecar.text.pages import Page
-from sidecar.workspace.agent_watcher import AgentSessionWatcher, HistoryRecorder
+from sidecar.workspace.agent_sessions import AgentSessionWatcher
 from sidecar.workspace.conversations import Conversations
 from sidecar.workspace.services import Services
-from sidecar.workspace.sessions import PROTOCOL, SessionsSnapshot
+from sidecar.workspace.sessions import SessionsSnapshot
 from sidecar.workspace.spending import Spending
 from sidecar.workspace.usage_details import add_contents, add_forecast
 from sidecar.workspace.views import (
@@ -59,10 +59,8 @@ if TYPE_CHECKING:
 class ContextRequests(Feature):
     """Finds the conversation that a request means, and turns the request into a change of it."""
 
-    def __init__(
-        self, services: Services, history: HistoryRecorder, agent_sessions: AgentSessionWatcher
-    ) -> None:
-        self._services, self._history, self._agent_sessions = services, history, agent_sessions
+    def __init__(self, services: Services, agent_sessions: AgentSessionWatcher) -> None:
+        self._services, self._agent_sessions = services, agent_sessions
         serve: dict[str, Callable[[Conversations, Any], Awaitable[Any]]] = {
             "context/set": _set,
             "context/append": _append,
@@ -95,15 +93,11 @@ class ContextRequests(Feature):
         await conversations.restore_in_order()
         return await work(conversations, params)
 
-    async def _find_all_sessions(self, workspace: Workspace, max_bytes: int | None = None) -> None:
-        if await self._services.agents.find_all_sessions(workspace, max_bytes):
-            self._history.add_up_soon(workspace)
-
     async def _find_session(self, conversations: Conversations, session: str | None) -> None:
         sessions, workspace = conversations.sessions, conversations.workspace
         if session is None or sessions.find(session) or conversations.is_changing(session):
             return
-        await self._find_all_sessions(workspace)
+        await self._services.agents.find_all_sessions(workspace)
         stored = sessions.find(session)
         if isinstance(stored, StoredSession) and stored.model is not None:
             await conversations.services.counts.load_window_and_price(
@@ -149,7 +143,7 @@ class ContextRequests(Feature):
     ) -> FootprintReport:
         from sidecar.workspace.footprints import MOST_READ, footprints_of
 
-        await self._find_all_sessions(conversations.workspace, MOST_READ)
+        await self._services.agents.find_all_sessions(conversations.workspace, MOST_READ)
         return await footprints_of(self._services, conversations.workspace, params)
 
     async def _footprint_page(self, conversations: Conversations, params: FootprintParams) -> Page:
@@ -161,7 +155,7 @@ class ContextRequests(Feature):
         workspace = conversations.workspace
         await conversations.recount()
         if params.all:
-            await self._find_all_sessions(workspace)
+            await self._services.agents.find_all_sessions(workspace)
             if conversations.sessions.has_unfollowed_session:
                 self._agent_sessions.read_all()
         services, snapshot = (
@@ -172,8 +166,6 @@ class ContextRequests(Feature):
             for model in models:
                 await services.counts.load_window_and_price(model, workspace.settings)
             snapshot = conversations.sessions.snapshot(every=params.all)
-        if any(one.source != PROTOCOL for one in snapshot.sessions.values()):
-            self._history.record_soon(workspace)
         work = partial(_list_sessions, snapshot, services.spending(workspace), params)
         return await services.workers.run(lambda: Encoded.of(work()))
 

@@ -15,7 +15,7 @@ from sidecar.server.feature import Feature
 from sidecar.server.protocol import Encoded
 from sidecar.tasks import Scheduler
 from sidecar.text.printable import local_time_text
-from sidecar.workspace.agent_watcher import HistoryRecorder
+from sidecar.workspace.agent_sessions import AgentSessionWatcher
 from sidecar.workspace.services import Services
 from sidecar.workspace.views import NO_COST
 from sidecar.workspace.workspace import Workspace
@@ -61,9 +61,13 @@ class CostRequests(Feature):
     """Handles `cost/*`."""
 
     def __init__(
-        self, services: Services, client: Client, scheduler: Scheduler, history: HistoryRecorder
+        self,
+        services: Services,
+        client: Client,
+        scheduler: Scheduler,
+        agent_sessions: AgentSessionWatcher,
     ) -> None:
-        self._services, self._history = services, history
+        self._services, self._agent_sessions = services, agent_sessions
         self._progress = partial(progress, client, scheduler)
         self.handlers = {
             "cost/record": self._record,
@@ -105,7 +109,7 @@ class CostRequests(Feature):
                 notes = " ".join(filter(None, (note, costs.note)))
                 return Encoded.of(msgspec.structs.replace(costs, note=notes))
 
-            await self._history.ensure_recorded(workspace, report)
+            await self._agent_sessions.ensure_all_read(workspace, report)
             try:
                 return await services.workers.run(partial(work, _note(workspace)))
             except asyncio.CancelledError:
@@ -134,7 +138,7 @@ class CostRequests(Feature):
         await services.configured.wait()
         workspace = services.workspace(params.workspace)
         async with self._progress("Cost report") as report:
-            await self._history.ensure_recorded(workspace, report)
+            await self._agent_sessions.ensure_all_read(workspace, report)
             await services.agents.ensure_older_sessions(workspace)
             return await cost_page(services, workspace, params, _note(workspace))
 
@@ -144,5 +148,5 @@ class CostRequests(Feature):
         await self._services.configured.wait()
         workspace = self._services.workspace(params.workspace)
         async with self._progress("Prompt file costs") as report:
-            await self._history.ensure_recorded(workspace, report)
+            await self._agent_sessions.ensure_all_read(workspace, report)
             return await file_costs(self._services, workspace, params)

@@ -1,22 +1,26 @@
-"""Prices calls, ships them and reads a team's spending in the background."""
+"""Prices calls, adds up their costs, ships them and reads a team's spending in the background."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
+from collections.abc import Iterable
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
+from sidecar.config.paths import LEDGER_FILES
 from sidecar.config.settings import Settings
 from sidecar.errors import SidecarError
+from sidecar.project.file_watcher import Changes, FileWatcher, FollowedPaths
 from sidecar.server.client import Client, progress
 from sidecar.server.feature import Feature
 from sidecar.tasks import Scheduler, backoff
-from sidecar.workspace.agent_watcher import HistoryRecorder
 from sidecar.workspace.services import Services
-from sidecar.workspace.spending import has_team_caps, read_team
+from sidecar.workspace.spending import Spending, has_team_caps, read_team
 from sidecar.workspace.workspace import Event, Workspace, workspace_remotes
 
 if TYPE_CHECKING:
@@ -36,10 +40,8 @@ PAUSE_RATIO = 3.0
 class CallPricing(Feature):
     """Prices calls whose prices have changed, and shows progress."""
 
-    def __init__(
-        self, services: Services, client: Client, scheduler: Scheduler, history: HistoryRecorder
-    ) -> None:
-        self._services, self._scheduler, self._history = services, scheduler, history
+    def __init__(self, services: Services, client: Client, scheduler: Scheduler) -> None:
+        self._services, self._scheduler = services, scheduler
         self._progress = partial(progress, client, scheduler)
         self._stop = threading.Event()
 
@@ -74,9 +76,99 @@ class CallPricing(Feature):
             except SidecarError as error:  # the next start continues
                 logger.warning("cannot price recorded calls: %s", error)
                 return
-        for root in tuple(self._services.roots) if is_changed else ():
-            if root.has_settings:
-                await self._history.refresh(root)
+        if is_changed:
+            self._services.publish(Event("calls"))
+
+
+SUM_SECONDS = 0.5
+"""Delay before costs are added up after a change to the ledger."""
+
+
+class CostSums(Feature):
+    """Adds up costs when calls, the shown session or the git branch change."""
+
+    def __init__(self, services: Services, scheduler: Scheduler, watcher: FileWatcher) -> None:
+        self._services, self._scheduler = services, scheduler
+        self._followed = FollowedPaths(watcher)
+        self._summed: WeakKeyDictionary[Workspace, str] = WeakKeyDictionary()
+        """The id of the session that each workspace showed when costs were last added up."""
+
+    def on_event(self, event: Event) -> None:
+        if event.what == "calls":
+            for workspace in (event.workspace,) if event.workspace else self._workspaces():
+                self._add_up_soon(workspace)
+        elif event.what == "settings":
+            self._watch_files()
+        elif event.what == "context" and event.workspace is not None:
+            self._context_changed(event.workspace)
+
+    def _workspaces(self) -> list[Workspace]:
+        return [root for root in self._services.roots if root.has_settings]
+
+    def _context_changed(self, workspace: Workspace) -> None:
+        """Add up costs if another agent's session is shown."""
+        usage = workspace.context.usage
+        if usage is None or usage.session is None or usage.session.source == "protocol":
+            return
+        if usage.session.id != self._summed.get(workspace, usage.session.id):
+            self._add_up_soon(workspace)
+
+    def _add_up_soon(self, workspace: Workspace) -> None:
+        add_up = partial(self._add_up, workspace)
+        self._scheduler.schedule(("spent", workspace), SUM_SECONDS, add_up)
+
+    async def _add_up(self, workspace: Workspace) -> None:
+        """Add up the costs of a workspace and of the shown session, and publish them."""
+        session = self._summed[workspace] = workspace.shown_session
+        spending = self._services.spending(workspace)
+        try:
+            spent = await self._services.workers.run(partial(spending.spent, session))
+        except SidecarError:  # the error is reported when a client requests costs
+            return
+        self._services.update_costs(workspace, spent)
+
+    def _watch_files(self) -> None:
+        """Watch the ledger for calls recorded by other processes, and git for checkouts."""
+        folders = tuple(str(root.path) for root in self._services.roots if root.path is not None)
+        ledger = tuple(str(self._services.state.folder / name) for name in LEDGER_FILES)
+        self._followed.follow(
+            "ledger", folders, lambda: (*ledger, *_head_files(folders)), self._files_changed
+        )
+
+    def _files_changed(self, changes: Changes) -> None:
+        self._scheduler.schedule(("ledger",), SUM_SECONDS, self._read_changed_ledger)
+        if changes is None or any(os.path.basename(path) == "HEAD" for path in changes):
+            for workspace in self._services.roots:
+                if workspace.costs.sums.today is not None:
+                    self._add_up_soon(workspace)
+
+    async def _read_changed_ledger(self) -> None:
+        if not self._services.windows.ready:
+            return  # all totals will be read once the prices are loaded
+        spendings = [self._services.spending(workspace) for workspace in self._services.roots]
+        try:
+            changed = await self._services.workers.run(partial(_has_changed, spendings))
+        except SidecarError:  # the error is reported when a client requests costs
+            return
+        if changed:
+            for workspace in self._workspaces():
+                await self._add_up(workspace)
+            # Another process may have downloaded new prices.
+            self._services.publish(Event("shared ledger"))
+
+
+def _has_changed(spendings: list[Spending]) -> bool:
+    """Return whether another process has written to any of the ledgers. Raises LedgerError."""
+    ledgers = {spending.book.ledger for spending in spendings}
+    # Do not stop at the first change, because each check resets the state of one ledger.
+    changed = [ledger.changed_elsewhere() for ledger in ledgers]
+    return any(changed)
+
+
+def _head_files(folders: Iterable[str]) -> list[str]:
+    from sidecar.agents.git_folders import head_file
+
+    return [path for path in map(head_file, folders) if path is not None]
 
 
 SHIP_SECONDS = 15.0

@@ -11,7 +11,6 @@ from weakref import WeakKeyDictionary, ref
 from sidecar.conversations.context_rows import current_step, is_cold
 from sidecar.server.feature import Feature
 from sidecar.tasks import Scheduler
-from sidecar.workspace.agent_watcher import HistoryRecorder
 from sidecar.workspace.services import Services
 from sidecar.workspace.status import cache_status, with_forecast
 from sidecar.workspace.workspace import Event, Workspace
@@ -23,8 +22,8 @@ GRACE_SECONDS = 0.05
 class TimedUpdates(Feature):
     """Resets today's costs at midnight, and hides sessions that are too old."""
 
-    def __init__(self, services: Services, scheduler: Scheduler, history: HistoryRecorder) -> None:
-        self._services, self._scheduler, self._history = services, scheduler, history
+    def __init__(self, services: Services, scheduler: Scheduler) -> None:
+        self._services, self._scheduler = services, scheduler
 
     def on_event(self, event: Event) -> None:
         if event.what == "context" and event.workspace is not None:
@@ -52,9 +51,9 @@ class TimedUpdates(Feature):
         if sessions is not None:
             sessions.publish()
 
-    async def _begin_day(self) -> None:
+    def _begin_day(self) -> None:
         for workspace in self._spending_workspaces():
-            await self._history.refresh(workspace)
+            self._services.publish(Event("calls", workspace))
 
     def _spending_workspaces(self) -> list[Workspace]:
         return [root for root in self._services.roots if root.costs.sums.today is not None]

@@ -20,9 +20,9 @@ CALL = {"model": "gpt-4o", "usage": {"prompt_tokens": 4_000, "completion_tokens"
 NEVER_IDLE = """
 import sys
 from sidecar.__main__ import start
-from sidecar.workspace import agent_watcher
-assert agent_watcher.IDLE_SECONDS
-agent_watcher.IDLE_SECONDS = 100_000.0
+from sidecar.workspace import agent_sessions
+assert agent_sessions.IDLE_SECONDS
+agent_sessions.IDLE_SECONDS = 100_000.0
 sys.argv[1:] = ["serve"]
 start()
 """
