@@ -15,22 +15,20 @@ from urllib.parse import quote
 import msgspec
 
 from sidecar import typed
-from sidecar.endpoints.chats import (
+from sidecar.endpoints.counting_requests import (
     Chat,
-    PlainMessage,
-    call_arguments,
-    plain_message,
-    split_system,
-)
-from sidecar.endpoints.outcome import EndpointError
-from sidecar.endpoints.servers import (
     Counting,
+    PlainMessage,
     Request,
     Server,
+    call_arguments,
+    plain_message,
     read_ids,
     read_number,
+    split_system,
     text_counting,
 )
+from sidecar.endpoints.outcome import EndpointError
 from sidecar.messages.content import read_tools
 from sidecar.models.names import parse
 

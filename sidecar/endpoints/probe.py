@@ -13,17 +13,9 @@ from hashlib import blake2b
 
 import msgspec
 
-from sidecar.endpoints import servers
+from sidecar.endpoints import local_servers
 from sidecar.endpoints.clouds import Cloud
-from sidecar.endpoints.http import Connection, HttpAnswer, without_secrets
-from sidecar.endpoints.outcome import (
-    URL_IN_DOUBT,
-    WINDOW_ONLY,
-    AbilityStatus,
-    EndpointError,
-    ModelAsleepError,
-)
-from sidecar.endpoints.servers import (
+from sidecar.endpoints.counting_requests import (
     Aspect,
     ListedModel,
     Server,
@@ -34,6 +26,14 @@ from sidecar.endpoints.servers import (
     refuse_unless_ok,
     reports_loading,
     single_message,
+)
+from sidecar.endpoints.http import Connection, HttpAnswer, without_secrets
+from sidecar.endpoints.outcome import (
+    URL_IN_DOUBT,
+    WINDOW_ONLY,
+    AbilityStatus,
+    EndpointError,
+    ModelAsleepError,
 )
 from sidecar.models.names import same_model
 
@@ -82,11 +82,11 @@ def check_chats(counts: Sequence[int], server: str) -> None:
 
 
 _OWNERS: Mapping[str, Server] = {
-    "llamacpp": servers.LLAMACPP,
-    "vllm": servers.VLLM,
-    "sglang": servers.SGLANG,
-    "koboldcpp": servers.KOBOLDCPP,
-    "library": servers.OLLAMA,
+    "llamacpp": local_servers.LLAMACPP,
+    "vllm": local_servers.VLLM,
+    "sglang": local_servers.SGLANG,
+    "koboldcpp": local_servers.KOBOLDCPP,
+    "library": local_servers.OLLAMA,
 }
 # This proxy starts a server for the requested model, so counting would load the model.
 _LOADS_WHEN_ASKED = ("llama-swap",)
@@ -99,16 +99,16 @@ def server_from_listing(answer: HttpAnswer, listed: Sequence[ListedModel]) -> Se
         EndpointError: Counting would make the server load a model.
     """
     if answer.headers.get("server", "").lower() == "llama.cpp":
-        return servers.LLAMACPP
+        return local_servers.LLAMACPP
     if any(name.startswith("x-litellm-") for name in answer.headers):
-        return servers.LITELLM
+        return local_servers.LITELLM
     for owner in {entry.owned_by for entry in listed if entry.owned_by}:
         if owner in _LOADS_WHEN_ASKED:
             raise EndpointError("unsupported", f"{owner} would have to load the model to count")
         if owner in _OWNERS:
             return _OWNERS[owner]
     if any(entry.id.startswith("koboldcpp/") for entry in listed):
-        return servers.KOBOLDCPP
+        return local_servers.KOBOLDCPP
     return None
 
 
@@ -120,13 +120,13 @@ async def server_from_greeting(connection: Connection) -> Server | None:
     """
     greeting = await connection.get("/lmstudio-greeting")
     if isinstance(greeting.body, Mapping) and greeting.body.get("lmstudio") is True:
-        return servers.LMSTUDIO
+        return local_servers.LMSTUDIO
     front = await connection.get("/")
     if front.status == 200 and front.text.startswith("Ollama is running"):
-        return servers.OLLAMA
+        return local_servers.OLLAMA
     system = await connection.get("/system")
     if isinstance(system.body, Mapping) and "loaded_models" in system.body:
-        return servers.LOCALAI
+        return local_servers.LOCALAI
     return None
 
 
@@ -143,7 +143,7 @@ async def _server_from_count(connection: Connection, model: str) -> tuple[Server
         EndpointError: The server does not support any known counting request.
     """
     body: dict[str, object] = {}
-    for server in (servers.LLAMACPP, servers.VLLM, servers.TGI):
+    for server in (local_servers.LLAMACPP, local_servers.VLLM, local_servers.TGI):
         if server.text:
             body |= server.text.build(model, PROBE_TEXTS[0]).body
     answer = await connection.post("/tokenize", body)
@@ -157,16 +157,16 @@ async def _server_from_count(connection: Connection, model: str) -> tuple[Server
 
 def _server_by_answer(body: object) -> Server | None:
     if isinstance(body, list) and body and isinstance(body[0], Mapping) and "id" in body[0]:
-        return servers.TGI
+        return local_servers.TGI
     if not isinstance(body, Mapping):
         return None
     if "count" in body:
-        return servers.VLLM
-    return servers.LLAMACPP if isinstance(body.get("tokens"), list) else None
+        return local_servers.VLLM
+    return local_servers.LLAMACPP if isinstance(body.get("tokens"), list) else None
 
 
 async def _server_from_path(connection: Connection, model: str) -> Server:
-    for server in (servers.KOBOLDCPP, servers.LLAMACPP_PYTHON):
+    for server in (local_servers.KOBOLDCPP, local_servers.LLAMACPP_PYTHON):
         if server.text:
             request = server.text.build(model, PROBE_TEXTS[0])
             answer = await connection.post(request.path, request.body)
@@ -309,7 +309,7 @@ async def probe_window(connection: Connection, model: str) -> ProbeResult:
         server = (
             server_from_listing(answer, listed)
             or await server_from_greeting(connection)
-            or servers.VLLM
+            or local_servers.VLLM
         )
         limit = await _read_limit(connection, server, named.id if named else model, named)
     except EndpointError as error:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.endpoints.endpoint import DELAYS
+from sidecar.endpoints.endpoints import DELAYS
 from tests.e2e.llama.test_llama_session import session
 from tests.protocol.client import Client, edit, until
 from tests.unit.endpoints_fake_server import (
@@ -141,7 +141,7 @@ async def test_recovered_endpoint_recounts_untouched_documents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(DELAYS, "unreachable", (0.2, 300.0))
-    monkeypatch.setattr("sidecar.endpoints.endpoint.PROBE_SECONDS", 60.0)
+    monkeypatch.setattr("sidecar.endpoints.endpoints.PROBE_SECONDS", 60.0)
     monkeypatch.setattr("sidecar.endpoints.http.REQUEST_SECONDS", 60.0)
     ready = llamacpp()
     async with (
@@ -210,7 +210,7 @@ def held(server: FakeServer, path: str = CHAT) -> asyncio.Event:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten retry delays, and disable timeouts."""
     monkeypatch.setitem(DELAYS, "unreachable", (0.2, 300.0))
-    monkeypatch.setattr("sidecar.endpoints.endpoint.PROBE_SECONDS", 60.0)
+    monkeypatch.setattr("sidecar.endpoints.endpoints.PROBE_SECONDS", 60.0)
     monkeypatch.setattr("sidecar.endpoints.http.REQUEST_SECONDS", 60.0)
 
 

@@ -169,7 +169,7 @@ async def test_request_for_a_window_does_not_block_the_session(
 ) -> None:
     """Only requests that depend on the context window wait for the endpoint."""
     client = await started(root)
-    monkeypatch.setattr("sidecar.endpoints.endpoint.PROBE_SECONDS", 600.0)
+    monkeypatch.setattr("sidecar.endpoints.endpoints.PROBE_SECONDS", 600.0)
     hanging = Hanging(client, endpoint, monkeypatch)
     assemble = {"session": "s", "user": "hello"}
     pending = asyncio.ensure_future(client.request("context/assemble", assemble))

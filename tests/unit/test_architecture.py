@@ -283,12 +283,12 @@ def test_no_server_exists_at_module_level() -> None:
 # Only these modules create tasks and timers directly. All others use `sidecar.tasks`.
 # - protocol.py runs each request as a task.
 # - serve.py needs a timer without an event loop, so that the process exits even if a worker hangs.
-# - lmstudio.py must open and close LM Studio's SDK in the same task.
+# - local_servers.py must open and close LM Studio's SDK in the same task.
 TASK_MODULES = {
     "tasks.py",
     "server/protocol.py",
     "server/run.py",
-    "endpoints/lmstudio.py",
+    "endpoints/local_servers.py",
 }
 TASK_CALLS = {"create_task", "ensure_future", "call_later", "call_at", "TaskGroup", "Timer"}
 

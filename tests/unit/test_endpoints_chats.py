@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.endpoints.chats import openai_messages, openai_tools
+from sidecar.endpoints.counting_requests import openai_messages, openai_tools
 from sidecar.endpoints.outcome import EndpointError
 from sidecar.messages.content import read_tools
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.endpoints import endpoint as endpoint_module
+from sidecar.endpoints import endpoints as endpoints_module
 from sidecar.endpoints.clouds import Cloud, clouds, find_cloud
 from sidecar.endpoints.http import root_of
 from sidecar.endpoints.outcome import EndpointCount
@@ -42,7 +42,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that makes `find_cloud` recognize every host as the named vendor's."""
 
     def as_cloud(name: str) -> None:
-        monkeypatch.setattr(endpoint_module, "find_cloud", lambda _: cloud(name))
+        monkeypatch.setattr(endpoints_module, "find_cloud", lambda _: cloud(name))
 
     return as_cloud
 

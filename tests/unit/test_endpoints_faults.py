@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from sidecar.config.settings import Endpoint
-from sidecar.endpoints import endpoint as endpoint_module
+from sidecar.endpoints import endpoints as endpoints_module
 from sidecar.endpoints import http as http_module
 from sidecar.endpoints.endpoints import Endpoints
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS, EndpointCount, Miss
@@ -108,7 +108,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr(endpoint_module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(endpoints_module, "time", SimpleNamespace(monotonic=lambda: self.now))
 
 
 @pytest.fixture
@@ -116,9 +116,9 @@ def short_times(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Reduce timeouts to a quarter, so that tests of hanging servers take less time."""
 
     def shorten(case: str) -> None:
-        assert (endpoint_module.PROBE_SECONDS, http_module.REQUEST_SECONDS) == (2.0, 2.0)
+        assert (endpoints_module.PROBE_SECONDS, http_module.REQUEST_SECONDS) == (2.0, 2.0)
         if "hang" in case:
-            monkeypatch.setattr(endpoint_module, "PROBE_SECONDS", 0.5)
+            monkeypatch.setattr(endpoints_module, "PROBE_SECONDS", 0.5)
             monkeypatch.setattr(http_module, "REQUEST_SECONDS", 0.5)
 
     return shorten
@@ -229,7 +229,7 @@ async def test_server_is_used_again_after_an_outage() -> None:
 
 
 async def test_loading_server_is_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(endpoint_module.DELAYS, "loading", (0.05, 0.05))
+    monkeypatch.setitem(endpoints_module.DELAYS, "loading", (0.05, 0.05))
     async with llamacpp() as server:
         routes, server.routes = server.routes, {}
         server.otherwise = LOADING

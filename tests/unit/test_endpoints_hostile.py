@@ -20,11 +20,12 @@ import pytest
 from sidecar.config.load import load
 from sidecar.config.settings import Endpoint
 from sidecar.cost.price_updates import UpdateError, update_prices
-from sidecar.endpoints import endpoint as endpoint_module
+from sidecar.endpoints import endpoints as endpoints_module
 from sidecar.endpoints import http as http_module
+from sidecar.endpoints.counting_requests import MOST_TOKENS, NAME_CHARACTERS, valid_window
 from sidecar.endpoints.endpoints import Endpoints
+from sidecar.endpoints.local_servers import OLLAMA
 from sidecar.endpoints.outcome import EndpointCount, Miss
-from sidecar.endpoints.servers import MOST_TOKENS, NAME_CHARACTERS, OLLAMA, valid_window
 from tests.unit.endpoints_fake_server import (
     Canned,
     FakeServer,
@@ -45,7 +46,7 @@ CONTENTS = 400 * ONE_MB
 def no_haste(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable time limits, because these tests are about size limits."""
     monkeypatch.setattr(http_module, "REQUEST_SECONDS", 60.0)
-    monkeypatch.setattr(endpoint_module, "PROBE_SECONDS", 60.0)
+    monkeypatch.setattr(endpoints_module, "PROBE_SECONDS", 60.0)
 
 
 @functools.cache

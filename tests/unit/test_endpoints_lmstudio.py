@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from sidecar.endpoints import lmstudio
+from sidecar.endpoints import endpoints as endpoints_module
+from sidecar.endpoints import local_servers
 from tests.unit.endpoints_fake_server import Canned, FakeServer, expect_count, expect_miss, words
 from tests.unit.endpoints_server_forms import SERVERS
 
@@ -117,8 +118,8 @@ async def test_a_failing_sdk_is_a_miss_and_backs_off(sdk: FakeSdk) -> None:
 
 
 async def test_a_hanging_sdk_is_a_miss(sdk: FakeSdk, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert lmstudio.SDK_SECONDS == 2.0
-    monkeypatch.setattr(lmstudio, "SDK_SECONDS", 0.2)
+    assert local_servers.SDK_SECONDS == 2.0
+    monkeypatch.setattr(local_servers, "SDK_SECONDS", 0.2)
     sdk.hangs = True
     async with lm_studio() as server:
         endpoints = server.endpoints()
@@ -128,7 +129,7 @@ async def test_a_hanging_sdk_is_a_miss(sdk: FakeSdk, monkeypatch: pytest.MonkeyP
 async def test_without_the_sdk_the_reason_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lmstudio, "sdk_is_installed", lambda: False)
+    monkeypatch.setattr(endpoints_module, "sdk_is_installed", lambda: False)
     async with lm_studio() as server:
         endpoints = server.endpoints()
         miss = expect_miss(await endpoints.count_text("tiny", HELLO), "unsupported")

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from sidecar.config.settings import Endpoint
-from sidecar.endpoints import endpoint as endpoint_module
-from sidecar.endpoints import servers
+from sidecar.endpoints import endpoints as endpoints_module
+from sidecar.endpoints import local_servers
+from sidecar.endpoints.counting_requests import ListedModel, Server, list_entries
 from sidecar.endpoints.endpoints import Endpoints
 from sidecar.endpoints.http import Connection
 from sidecar.endpoints.outcome import EndpointCount, Miss
-from sidecar.endpoints.servers import ListedModel, list_entries
 from tests.unit.endpoints_fake_server import (
     Canned,
     FakeServer,
@@ -32,7 +32,7 @@ from tests.unit.endpoints_fake_server import (
 from tests.unit.endpoints_server_forms import MODELS, SERVERS, number
 
 HELLO = "hello world, how many tokens are you?"
-KINDS = {kind.name: kind for kind in vars(servers).values() if isinstance(kind, servers.Server)}
+KINDS = {kind.name: kind for kind in vars(local_servers).values() if isinstance(kind, Server)}
 REFERENCE = Path(__file__).parents[2] / "docs/reference/endpoints.md"
 
 
@@ -92,7 +92,7 @@ async def test_first_llamacpp_count_takes_at_most_nine_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The clock stands still, because the server is probed again when a second has passed."""
-    monkeypatch.setattr(endpoint_module, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(endpoints_module, "time", SimpleNamespace(monotonic=lambda: 0.0))
     async with llamacpp() as server:
         endpoints = server.endpoints()
         expect_count(await endpoints.count_text("tiny", HELLO))
@@ -209,7 +209,7 @@ async def test_servers_own_list_of_models_is_checked(monkeypatch: pytest.MonkeyP
     async def loaded(connection: Connection, _: Sequence[ListedModel]) -> list[ListedModel]:
         return list_entries(await connection.get("/api/models"), "models", ListedModel)
 
-    monkeypatch.setattr(servers, "KOBOLDCPP", replace(servers.KOBOLDCPP, loaded=loaded))
+    monkeypatch.setattr(local_servers, "KOBOLDCPP", replace(local_servers.KOBOLDCPP, loaded=loaded))
     routes = {
         ("POST", "/api/extra/tokencount"): number("prompt", "value"),
         ("GET", "/api/models"): Canned(body={"models": [{"id": "tiny"}]}),

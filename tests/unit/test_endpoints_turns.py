@@ -26,7 +26,7 @@ PATIENCE = 60.0
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable timeouts, so that the tests pass on slow machines."""
     monkeypatch.setattr("sidecar.endpoints.http.REQUEST_SECONDS", PATIENCE)
-    monkeypatch.setattr("sidecar.endpoints.endpoint.PROBE_SECONDS", PATIENCE)
+    monkeypatch.setattr("sidecar.endpoints.endpoints.PROBE_SECONDS", PATIENCE)
 
 
 def held(server: FakeServer) -> asyncio.Event:

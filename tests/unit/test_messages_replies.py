@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.endpoints.chats import plain_message
+from sidecar.endpoints.counting_requests import plain_message
 from sidecar.endpoints.outcome import EndpointError
 from sidecar.errors import VendorFormatError
 from sidecar.messages.content import read_message

@@ -36,4 +36,4 @@ def llama_url(models: dict[str, Path]) -> Iterator[str]:
 def never_asleep(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let pauses of a busy machine cause no request, except in tests about sleeping models."""
     if "asleep" not in request.node.name:
-        monkeypatch.setattr("sidecar.endpoints.endpoint.AWAKE_SECONDS", 600.0)
+        monkeypatch.setattr("sidecar.endpoints.endpoints.AWAKE_SECONDS", 600.0)

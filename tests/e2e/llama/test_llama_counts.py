@@ -247,7 +247,7 @@ async def test_a_model_that_is_not_loaded_is_not_counted(llama_url: str) -> None
 async def test_a_sleeping_model_is_left_asleep(
     models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sidecar.endpoints.endpoint.AWAKE_SECONDS", 0.0)
+    monkeypatch.setattr("sidecar.endpoints.endpoints.AWAKE_SECONDS", 0.0)
     with llama(models["gpt-2"], "--sleep-after", "1") as url:
         asking, known = ours(url), ours(url)
         assert isinstance(await known.count_text("tiny", "hello world", 10), EndpointCount)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.endpoints.endpoint import DELAYS
+from sidecar.endpoints.endpoints import DELAYS
 from sidecar.server.server import create_server
 from tests.e2e.llama.counting_proxy import CountingProxy
 from tests.e2e.llama.own import chat_tokens, text_tokens

@@ -39,7 +39,7 @@ LIBRARIES = (
 PACKAGES = (
     "sidecar.agents.readers", "sidecar.cli", "sidecar.config.load",
     "sidecar.conversations.conversation", "sidecar.cost", "sidecar.counting.vocabulary_files",
-    "sidecar.endpoints.endpoint",
+    "sidecar.endpoints.endpoints",
     "sidecar.endpoints.http",
     "sidecar.conversations.changes", "sidecar.workspace.conversations", "sidecar.agents.session_index",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Describes how each kind of model server counts tokens and reports context windows.
+"""How a model server counts: its requests, with messages in its format, and its answers.
 
 Responses are validated. A missing or invalid token count raises EndpointError. An invalid context
 window is treated as unknown.
@@ -6,21 +6,28 @@ window is treated as unknown.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
-from urllib.parse import quote
 
 import msgspec
 
 from sidecar import typed
-from sidecar.endpoints.chats import Chat, openai_body
 from sidecar.endpoints.http import Connection, HttpAnswer
 from sidecar.endpoints.outcome import URL_IN_DOUBT, EndpointError
-from sidecar.models.names import same_model
+from sidecar.messages.content import Block, read_message, read_tools
 from sidecar.text.printable import printable
+
+ChatMessage: TypeAlias = Mapping[str, Any]
+Tools: TypeAlias = Sequence[Mapping[str, Any]]
+
+
+class Chat(NamedTuple):
+    """The messages and tools of one request."""
+
+    messages: Sequence[ChatMessage]
+    tools: Tools = ()
+
 
 T = TypeVar("T")
 Content = TypeVar("Content", str, Chat)
@@ -185,6 +192,150 @@ def counting_request(server: Server, model: str, content: str | Chat) -> tuple[R
 
 def single_message(text: str) -> Chat:
     return Chat([{"role": "user", "content": text}])
+
+
+# Writing messages and tools
+
+_OPENAI_KEYS = ("role", "content", "name", "tool_calls", "tool_call_id")
+_ROLES = {"model": "assistant", "developer": "system"}
+
+
+@dataclass
+class PlainMessage:
+    """A message with text, tool calls and tool results, in a vendor-neutral format."""
+
+    role: str
+    text: str = ""
+    calls: list[Block] = field(default_factory=list)
+    results: list[ToolResult] = field(default_factory=list)
+
+
+class ToolResult(NamedTuple):
+    id: str
+    name: str
+    text: str
+
+
+def openai_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """Convert messages to OpenAI's chat format.
+
+    Raises:
+        EndpointError: A message contains a part other than text, such as an image.
+    """
+    return [out for message in messages for out in _openai_message(message)]
+
+
+def _openai_message(message: ChatMessage) -> list[dict[str, Any]]:
+    message = {key: value for key, value in message.items() if value or key == "content"}
+    if _is_openai(message):
+        return [{key: message[key] for key in _OPENAI_KEYS if key in message}]
+    turn = plain_message(message)
+    tools = [{"role": "tool", "tool_call_id": r.id, "content": r.text} for r in turn.results]
+    if turn.results and not turn.text:
+        return tools
+    out: dict[str, Any] = {"role": turn.role, "content": turn.text}
+    if message.get("name"):
+        out["name"] = message["name"]
+    if turn.calls:
+        out["content"] = turn.text or None
+        out["tool_calls"] = [
+            {
+                "id": c.id,
+                "type": "function",
+                "function": {"name": c.name, "arguments": c.arguments or "{}"},
+            }
+            for c in turn.calls
+        ]
+    return [*tools, out]
+
+
+def _is_openai(message: ChatMessage) -> bool:
+    content = message.get("content")
+    if "toolCalls" in message or "toolCallId" in message or "parts" in message:
+        return False
+    if any("function" not in call for call in _list_or_empty(message.get("tool_calls"))):
+        return False
+    if content is None or isinstance(content, str):
+        return message.get("role") not in _ROLES
+    return all(
+        isinstance(part, Mapping) and part.get("type") == "text" for part in _list_or_empty(content)
+    )
+
+
+def openai_tools(tools: Tools) -> list[dict[str, Any]]:
+    """Convert tool schemas to OpenAI's chat format."""
+    if all("function" in tool for tool in tools):
+        return [dict(tool) for tool in tools]
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": dict(tool.parameters),
+            },
+        }
+        for tool in read_tools(tools)
+    ]
+
+
+def plain_message(message: ChatMessage) -> PlainMessage:
+    """Convert a message from any vendor's format.
+
+    Raises:
+        EndpointError: The message contains a part other than text, such as an image.
+    """
+    read = read_message(message)
+    role = read.role or "user"
+    plain = PlainMessage(_ROLES.get(role, role))
+    for block in read.blocks:
+        if block.kind == "call":
+            plain.calls.append(block)
+        elif block.kind == "result":
+            text = "".join([_text_of_block(inner) for inner in block.inner])
+            plain.results.append(ToolResult(block.id or block.name, block.name or block.id, text))
+        else:
+            plain.text += _text_of_block(block)
+    return plain
+
+
+def split_system(messages: Sequence[ChatMessage]) -> tuple[list[PlainMessage], str]:
+    """Separate the text of system messages from the other messages."""
+    turns = [plain_message(message) for message in messages]
+    system = "\n\n".join(turn.text for turn in turns if turn.role == "system" and turn.text)
+    return [turn for turn in turns if turn.role != "system"], system
+
+
+def openai_body(chat: Chat, **more: Any) -> dict[str, Any]:
+    """Return a request body in OpenAI's format. `more` contains additional fields.
+
+    Raises:
+        EndpointError: A message contains a part other than text, such as an image.
+    """
+    body = {**more, "messages": openai_messages(chat.messages)}
+    return {**body, "tools": openai_tools(chat.tools)} if chat.tools else body
+
+
+def call_arguments(call: Block) -> dict[str, Any]:
+    """Return a tool call's arguments as an object, for vendors that do not accept JSON text."""
+    try:
+        return typed.decode(call.arguments or "{}", dict[str, Any])
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return {"arguments": call.arguments}
+
+
+def _text_of_block(block: Block) -> str:
+    if block.kind in ("thinking", "nothing"):
+        return ""
+    if block.kind != "text":
+        raise EndpointError(
+            "unsupported", "a message contains a part other than text, such as an image"
+        )
+    return block.text
+
+
+def _list_or_empty(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 # Reading answers
@@ -358,223 +509,3 @@ def openai_chat_counting(path: str, read: ReadTokens, **more: Any) -> Counting[C
         more: Additional fields.
     """
     return Counting(lambda model, chat: Request(path, openai_body(chat, model=model, **more)), read)
-
-
-# By default, llama.cpp's router loads the model that a request names.
-_NO_LOAD = "autoload=false"
-
-
-class _Settings(msgspec.Struct):
-    n_ctx: int | None = None
-
-
-class _Props(msgspec.Struct):
-    default_generation_settings: _Settings | None = None
-    is_sleeping: bool = False
-
-
-def _llamacpp_chat(model: str, chat: Chat) -> Request:
-    """Build a request that counts with the model's chat template.
-
-    If the last message is from the assistant, llama.cpp tries to continue it, which fails if it
-    contains tool calls. An empty result is therefore appended for each call. The next request must
-    contain these results anyway.
-    """
-    body = openai_body(chat, model=model)
-    turns = body["messages"]
-    calls = turns[-1].get("tool_calls") if turns else None
-    for call in calls or ():
-        turns.append({"role": "tool", "tool_call_id": call.get("id", ""), "content": ""})
-    return Request(f"/v1/chat/completions/input_tokens?{_NO_LOAD}", body)
-
-
-async def _llamacpp_props(connection: Connection, model: str) -> _Props | None:
-    """Return a model's properties. This request does not wake a sleeping model."""
-    answer = await connection.get(f"/props?model={quote(model, safe='')}&{_NO_LOAD}")
-    return decode_as(answer, _Props)
-
-
-async def _llamacpp_is_asleep(connection: Connection, model: str) -> bool:
-    props = await _llamacpp_props(connection, model)
-    return props is not None and props.is_sleeping
-
-
-async def _llamacpp_limit(
-    connection: Connection, model: str, listed: ListedModel | None
-) -> int | None:
-    props = await _llamacpp_props(connection, model)
-    settings = props.default_generation_settings if props else None
-    window = valid_window(settings.n_ctx) if settings else None
-    return window or (valid_window(listed.meta.n_ctx) if listed and listed.meta else None)
-
-
-async def _llamacpp_loaded(
-    connection: Connection, listed: Sequence[ListedModel]
-) -> Sequence[ListedModel]:
-    del connection
-    return [model for model in listed if model.status is None or model.status.value == "loaded"]
-
-
-LLAMACPP = Server(
-    name="llamacpp",
-    text=text_counting(
-        f"/tokenize?{_NO_LOAD}",
-        "content",
-        read_ids("tokens"),
-        add_special=False,
-        parse_special=False,
-    ),
-    chat=Counting(_llamacpp_chat, read_number("input_tokens")),
-    limit=_llamacpp_limit,
-    loaded=_llamacpp_loaded,
-    is_asleep=_llamacpp_is_asleep,
-    parses_specials=False,
-)
-
-LLAMACPP_PYTHON = Server(
-    name="llama-cpp-python",
-    text=text_counting("/extras/tokenize/count", "input", read_number("count")),
-    counts_empty=True,
-)
-
-VLLM = Server(
-    name="vllm",
-    text=text_counting("/tokenize", "prompt", read_number("count"), add_special_tokens=False),
-    chat=openai_chat_counting("/tokenize", read_number("count"), add_generation_prompt=True),
-)
-SGLANG = replace(VLLM, name="sglang")
-
-
-def _read_tgi_chat(body: object) -> int:
-    return count_ids(body.get("tokenize_response") if isinstance(body, Mapping) else body)
-
-
-TGI = Server(
-    name="tgi",
-    text=text_counting("/tokenize", "inputs", count_ids, add_special_tokens=False),
-    chat=openai_chat_counting("/chat_tokenize", _read_tgi_chat),
-    limit=limit_at("/info", "max_total_tokens", "max_input_tokens"),
-)
-
-KOBOLDCPP = Server(
-    name="koboldcpp",
-    text=text_counting("/api/extra/tokencount", "prompt", read_number("value"), special=False),
-    limit=limit_at("/api/extra/true_max_context_length", "value"),
-    counts_empty=True,
-)
-
-
-class _Loaded(msgspec.Struct):
-    id: str = ""
-
-
-async def _localai_loaded(
-    connection: Connection, listed: Sequence[ListedModel]
-) -> Sequence[ListedModel]:
-    answer = await connection.get("/system")
-    names = [model.id for model in list_entries(answer, "loaded_models", _Loaded)]
-    return [model for model in listed if any(same_model(model.id, name) for name in names)]
-
-
-LOCALAI = Server(
-    name="localai",
-    text=text_counting("/v1/tokenize", "content", read_ids("tokens")),
-    loaded=_localai_loaded,
-)
-
-
-_NUM_CTX = re.compile(r"^[ \t]*num_ctx[ \t]+(\d{1,10})[ \t\r]*$", re.MULTILINE)
-
-
-class _Running(msgspec.Struct):
-    name: str = ""
-    model: str = ""
-    context_length: int | None = None
-
-
-class _Show(msgspec.Struct):
-    parameters: str | None = None
-    model_info: dict[str, Any] | None = None
-
-
-async def _ollama_limit(
-    connection: Connection, model: str, listed: ListedModel | None
-) -> int | None:
-    """Return a model's context window without loading the model.
-
-    If the model is not in memory, returns the window that it would get, or None if that depends on
-    the machine.
-    """
-    del listed
-    answer = await connection.get("/api/ps")
-    for running in list_entries(answer, "models", _Running):
-        if same_model(model, running.name) or same_model(model, running.model):
-            return valid_window(running.context_length)
-    description = decode_as(await connection.post("/api/show", {"model": model}), _Show)
-    return _window_from_show(description) if description else None
-
-
-_LEAST_OLLAMA_WINDOW = 4_096
-"""The window that Ollama gives to a model without `num_ctx` on a GPU with less than 24 GiB of
-memory, since version 0.15.5. With more memory, the window is larger.
-"""
-
-
-def _window_from_show(description: _Show) -> int | None:
-    """Return the smaller of `num_ctx` and the model's maximum.
-
-    Without `num_ctx`, only a maximum that every machine can provide is known to be the window.
-    """
-    configured = _NUM_CTX.search(description.parameters or "")
-    entries = islice((description.model_info or {}).items(), LISTED)
-    most = [n for key, n in entries if key.endswith(".context_length") and isinstance(n, int)]
-    wanted = int(configured[1]) if configured else None
-    if wanted is None and min(most, default=MOST_TOKENS) > _LEAST_OLLAMA_WINDOW:
-        return None
-    return valid_window(min([*most, *filter(None, [wanted])]))
-
-
-OLLAMA = Server(name="ollama", limit=_ollama_limit, loads_itself=True)
-
-
-_LOCAL_SOURCES = ("local_estimate", "local_tokenizer", "local")
-"""The sources that LiteLLM reports if it has estimated a count itself."""
-
-
-def _read_litellm(body: object) -> int:
-    """Return the `total_tokens` field of LiteLLM's response.
-
-    Raises:
-        EndpointError: LiteLLM estimated the count, or does not say how it counted.
-    """
-    source = field_of(body, "count_source") or field_of(body, "litellm_count_source")
-    if not isinstance(source, str) or source in _LOCAL_SOURCES:
-        raise EndpointError("unsupported", "LiteLLM only estimates token counts for this model")
-    return token_count(field_of(body, "total_tokens"))
-
-
-LITELLM = Server(
-    name="litellm",
-    chat=openai_chat_counting("/utils/token_counter?call_endpoint=true", _read_litellm),
-    text_by_chat=True,
-)
-
-
-class _Model(msgspec.Struct):
-    id: str = ""
-    state: str = ""
-    loaded_context_length: int | None = None
-
-
-async def _lmstudio_limit(
-    connection: Connection, model: str, listed: ListedModel | None
-) -> int | None:
-    del listed
-    answer = await connection.get("/api/v0/models")
-    for entry in list_entries(answer, "data", _Model):
-        if entry.state == "loaded" and same_model(model, entry.id):
-            return valid_window(entry.loaded_context_length)
-    return None
-
-
-LMSTUDIO = Server(name="lmstudio", limit=_lmstudio_limit)
