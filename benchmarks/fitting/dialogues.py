@@ -16,7 +16,7 @@ from sidecar.conversations.conversation import Conversation
 from sidecar.conversations.occupancy import occupancy
 from sidecar.conversations.turn_counts import Counter
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
-from sidecar.messages.turns import Turn
+from sidecar.messages.messages import Turn
 from sidecar.messages.vendor_usage import Usage
 
 if TYPE_CHECKING:

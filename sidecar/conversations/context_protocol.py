@@ -12,8 +12,8 @@ from sidecar.config.settings import Truncation
 from sidecar.cost.cache_losses import CacheEnd
 from sidecar.cost.context_costs import BranchCost, UsageBlock
 from sidecar.counting.count_result import Method
+from sidecar.messages.messages import Turn
 from sidecar.messages.replies import ReplyFormat
-from sidecar.messages.turns import Turn
 from sidecar.messages.vendor_usage import MOST_TOKENS, Usage
 from sidecar.models.window import LimitSource, Severity
 from sidecar.text.positions import Range

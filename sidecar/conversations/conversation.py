@@ -1,4 +1,7 @@
-"""A conversation with an AI model as a value, and its edits."""
+"""A conversation with an AI model as a value, its edits, and how it is saved.
+
+What is saved are ids, token counts and times, but no text.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from sidecar.conversations.assemble import Assembler
+from sidecar import typed
 from sidecar.conversations.context_protocol import FitResult, SectionSpec, SetParams
 from sidecar.conversations.sections import (
+    Assembler,
     RestoredPart,
     Section,
     SectionCount,
@@ -36,7 +40,7 @@ from sidecar.conversations.turn_counts import (
 from sidecar.counting.count_result import Measure
 from sidecar.counting.message_tokens import message_text
 from sidecar.errors import BadParamsError
-from sidecar.messages.turns import Turn, is_assistant, sends_reasoning
+from sidecar.messages.messages import Turn, is_assistant, sends_reasoning
 from sidecar.messages.vendor_usage import Usage
 
 
@@ -613,3 +617,95 @@ def _make_source(
     if spec.text is None:
         return follow(spec)
     return known.get(spec.text) or TextSource(spec.text)
+
+
+class SavedSection(msgspec.Struct, frozen=True):
+    name: str
+    measure: Measure
+    is_document: bool = False
+    """Whether the section was counted as a document. Documents are calibrated separately."""
+
+
+class SavedSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation's saved data."""
+
+    version: int = 1
+    id: str
+    model: str
+    source: str
+    updated_at: datetime
+    limit: int | None
+    reserve: int | None
+    compacted: bool
+    system: Measure | None
+    tools: Measure | None
+    sections: list[SavedSection]
+    roles: list[str]
+    turns: list[Measure]
+    anchor: Anchor | None
+    model_named: bool = True
+
+
+def save(conversation: Conversation) -> SavedSession:
+    """Return the data to save for a conversation."""
+    counter, counts = conversation.counter, conversation.model_counts()
+    return SavedSession(
+        id=conversation.id,
+        model=conversation.model,
+        source=conversation.source,
+        updated_at=conversation.updated_at,
+        limit=conversation.limit,
+        reserve=conversation.reserve,
+        compacted=conversation.compacted,
+        system=conversation.system.measure(counter) if conversation.system else None,
+        tools=conversation.tools.measure(counter) if conversation.tools else None,
+        sections=[
+            SavedSection(
+                section.name,
+                section.measure(counter),
+                section.document_count_for(conversation.model) is not None,
+            )
+            for section in conversation.sections
+        ],
+        roles=[turn.role for turn in conversation.turns],
+        turns=list(counts.turns.measures),
+        anchor=counts.anchor,
+    )
+
+
+def restore(saved: SavedSession, counter: Counter) -> Conversation:
+    """Restore a conversation without its text. `counter` must count for `saved.model`."""
+    conversation = Conversation(saved.id, counter, source=saved.source)
+    conversation.limit, conversation.reserve, conversation.persist = (
+        saved.limit,
+        saved.reserve,
+        True,
+    )
+    conversation.system = RestoredPart(saved.system) if saved.system else None
+    conversation.tools = RestoredPart(saved.tools) if saved.tools else None
+    conversation.sections = [_restore_section(section, saved.model) for section in saved.sections]
+    conversation.restore_turn_counts(
+        [Turn(role=role) for role in saved.roles], saved.turns, saved.anchor
+    )
+    conversation.updated_at = conversation.assembled_at = saved.updated_at
+    conversation.compacted = saved.compacted
+    return conversation
+
+
+def _restore_section(section: SavedSection, model: str) -> Section:
+    part = RestoredPart(section.measure)
+    count = SectionCount(model, section.measure, part) if section.is_document else None
+    return Section(name=section.name, source=part, document_count=count)
+
+
+def to_json(saved: SavedSession) -> bytes:
+    return msgspec.json.encode(saved)
+
+
+def from_json(data: bytes) -> SavedSession | None:
+    """Decode a saved conversation, or return None if it is damaged or has another version."""
+    try:
+        saved = typed.decode(data, SavedSession)
+    except msgspec.DecodeError:
+        return None
+    return saved if saved.version == 1 and len(saved.roles) == len(saved.turns) else None

@@ -23,9 +23,11 @@ from sidecar.conversations.turn_counts import Counter, Sums, factor_of, sums_of
 from sidecar.counting.calibration import ConversationCalibration
 from sidecar.counting.count_result import Measure
 from sidecar.errors import BadParamsError
-from sidecar.messages.content import RESULT_ROLES, Block, Place
-from sidecar.messages.turns import (
+from sidecar.messages.messages import (
     NO_OUTPUT,
+    RESULT_ROLES,
+    Block,
+    Place,
     Turn,
     has_own_text,
     is_assistant,

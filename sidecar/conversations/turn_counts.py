@@ -21,7 +21,7 @@ from sidecar.counting.calibration import ConversationCalibration
 from sidecar.counting.count_result import Measure, Method
 from sidecar.counting.incremental import measure_text
 from sidecar.counting.tokenizer_interface import Tokenizer
-from sidecar.messages.turns import Turn
+from sidecar.messages.messages import Turn
 
 MARKS = 12
 """The markup formula can miss up to this many of the markup tokens around a reply."""

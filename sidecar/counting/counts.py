@@ -554,7 +554,7 @@ def _measure_of(count: EndpointCount) -> Measure:
 
 
 def _measure_texts(messages: Sequence[dict[str, Any]]) -> tuple[int, str]:
-    from sidecar.messages.content import read_message
+    from sidecar.messages.messages import read_message
 
     texts = [text for message in messages for text in read_message(message).texts]
     return sum(map(len, texts)), max(texts, key=len, default="")[:SAMPLE_CHARACTERS]

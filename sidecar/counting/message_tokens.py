@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sidecar.counting.count_result import Measure, Method
 from sidecar.counting.incremental import measure_text
 from sidecar.counting.media_tokens import UncertainTokens, clip_tokens, image_tokens
-from sidecar.messages.content import (
+from sidecar.messages.messages import (
     Block,
     ToolSchema,
     as_json,

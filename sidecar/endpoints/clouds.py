@@ -29,7 +29,7 @@ from sidecar.endpoints.counting_requests import (
     text_counting,
 )
 from sidecar.endpoints.outcome import EndpointError
-from sidecar.messages.content import read_tools
+from sidecar.messages.messages import read_tools
 from sidecar.models.names import parse
 
 

@@ -15,7 +15,7 @@ import msgspec
 from sidecar import typed
 from sidecar.endpoints.http import Connection, HttpAnswer
 from sidecar.endpoints.outcome import URL_IN_DOUBT, EndpointError
-from sidecar.messages.content import Block, read_message, read_tools
+from sidecar.messages.messages import Block, read_message, read_tools
 from sidecar.text.printable import printable
 
 ChatMessage: TypeAlias = Mapping[str, Any]

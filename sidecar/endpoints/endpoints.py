@@ -72,7 +72,7 @@ from sidecar.endpoints.probe import (
     refuse_if_asleep,
 )
 from sidecar.errors import SidecarError, how_to_install, log_defect
-from sidecar.messages.content import read_message
+from sidecar.messages.messages import read_message
 from sidecar.models.names import matches
 from sidecar.tasks import SharedTasks, backoff
 

@@ -26,7 +26,7 @@ from sidecar.agents.file_reading import open_quietly
 from sidecar.config import toml
 from sidecar.config.safe_files import lock_state, make_folder, read_file, write
 from sidecar.counting.count_result import Measure, Method
-from sidecar.messages.content import as_json
+from sidecar.messages.messages import as_json
 from sidecar.models.names import generation_of, matches
 from sidecar.text.json_objects import NotAnObjectError, parse_object
 

@@ -31,9 +31,8 @@ from sidecar.conversations.changes import (
     Recount,
     apply_to_draft,
 )
-from sidecar.conversations.conversation import Conversation, uncounted_texts
+from sidecar.conversations.conversation import Conversation, restore, save, uncounted_texts
 from sidecar.conversations.occupancy import budget_message, crossed
-from sidecar.conversations.saved_conversations import restore, save
 from sidecar.conversations.sections import RestoredPart, Section, SectionCount, SectionSource
 from sidecar.conversations.turn_counts import Counter
 from sidecar.counting.open_documents import Documents, FollowedText, Snapshot

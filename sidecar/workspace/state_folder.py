@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from sidecar.config.settings import Price, Settings
     from sidecar.conversations.context_protocol import ContextUsage
-    from sidecar.conversations.saved_conversations import SavedSession
+    from sidecar.conversations.conversation import SavedSession
     from sidecar.cost.book import CostBook
     from sidecar.tasks import Workers
 
@@ -58,7 +58,7 @@ class State:
 
     def sessions(self, workspace: str) -> list[SavedSession]:
         """Return a workspace's saved conversations, newest first. Never raises."""
-        from sidecar.conversations.saved_conversations import from_json
+        from sidecar.conversations.conversation import from_json
 
         path = self._sessions_file(workspace)
         try:
@@ -99,7 +99,7 @@ class State:
             book.close()
 
     def _write_sessions(self, path: Path, sessions: Sequence[SavedSession]) -> None:
-        from sidecar.conversations.saved_conversations import to_json
+        from sidecar.conversations.conversation import to_json
 
         make_folder(self.folder)
         make_folder(path.parent)

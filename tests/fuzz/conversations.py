@@ -11,7 +11,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from sidecar.conversations.context_protocol import FitResult
-from sidecar.messages.turns import Turn
+from sidecar.messages.messages import Turn
 
 SHAPES = ("contract", "openai", "anthropic", "bedrock", "gemini")
 MOVES = (

@@ -16,7 +16,7 @@ from sidecar.conversations.pruning import apply_plan, fit, make_plan
 from sidecar.conversations.turn_counts import Counter
 from sidecar.counting.calibration import ConversationCalibration
 from sidecar.counting.count_result import Measure, Method
-from sidecar.messages.turns import Turn
+from sidecar.messages.messages import Turn
 from sidecar.models.window import Limit, Window
 
 ENVELOPE = 4

@@ -18,13 +18,12 @@ from click.testing import CliRunner, Result
 
 from sidecar.cli import main
 from sidecar.config.paths import config_file, state_dir
-from sidecar.conversations.conversation import Conversation
-from sidecar.conversations.saved_conversations import save
+from sidecar.conversations.conversation import Conversation, save
 from sidecar.conversations.turn_counts import Counter
 from sidecar.cost.book import CostBook
 from sidecar.cost.cost_protocol import CostRecordParams
 from sidecar.counting.model_tokenizers import Tokenizers
-from sidecar.messages.turns import Turn
+from sidecar.messages.messages import Turn
 from sidecar.workspace.state_folder import State
 from tests.unit.test_text_printable import forged, is_plain
 

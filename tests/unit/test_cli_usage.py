@@ -15,11 +15,10 @@ from click.testing import CliRunner
 
 from benchmarks.agents.claude import ClaudeHome
 from sidecar.cli import main
-from sidecar.conversations.conversation import Conversation
-from sidecar.conversations.saved_conversations import save
+from sidecar.conversations.conversation import Conversation, save
 from sidecar.conversations.turn_counts import Counter
 from sidecar.counting.model_tokenizers import Tokenizers
-from sidecar.messages.turns import Turn
+from sidecar.messages.messages import Turn
 from sidecar.workspace.state_folder import State
 
 

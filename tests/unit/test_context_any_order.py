@@ -9,9 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sidecar.conversations.conversation import Conversation
+from sidecar.conversations.conversation import Conversation, from_json, restore, save, to_json
 from sidecar.conversations.occupancy import context_usage, occupancy
-from sidecar.conversations.saved_conversations import from_json, restore, save, to_json
 from sidecar.conversations.sections import Section, TextSource
 from sidecar.messages.vendor_usage import Usage
 from tests.fuzz.conversations import SHAPES, build, moves

@@ -9,10 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.conversations.assemble import PRESETS, Assembler, last_lines, render
 from sidecar.conversations.context_protocol import AssembleParams, AssembleResult
 from sidecar.conversations.conversation import Conversation
-from sidecar.conversations.sections import Section, TextSource
+from sidecar.conversations.sections import (
+    PRESETS,
+    Assembler,
+    Section,
+    TextSource,
+    last_lines,
+    render,
+)
 from tests.cases import read_rows
 from tests.unit.context_fakes import FakeCounter
 

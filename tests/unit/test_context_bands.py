@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 
 from sidecar.conversations.context_protocol import PreflightParams
-from sidecar.conversations.conversation import Conversation
-from sidecar.conversations.occupancy import UNSEEN, context_usage, occupancy
-from sidecar.conversations.preflight import count_request
-from sidecar.conversations.saved_conversations import restore, save
+from sidecar.conversations.conversation import Conversation, restore, save
+from sidecar.conversations.occupancy import UNSEEN, context_usage, count_request, occupancy
 from sidecar.conversations.turn_counts import MARKS, Counter, Sums, measure_of
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
 from sidecar.counting.count_result import Measure
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.counting.text_features import kind_of
-from sidecar.messages.turns import Turn
+from sidecar.messages.messages import Turn
 from sidecar.messages.vendor_usage import Usage
 from sidecar.models.window import Limit, Window
 from tests.unit.held_out import DOCUMENTS

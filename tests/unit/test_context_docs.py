@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from sidecar.conversations import context_protocol as wire
+from sidecar.conversations.changes import apply_reply
 from sidecar.conversations.conversation import Conversation, apply_set
 from sidecar.conversations.occupancy import context_usage
 from sidecar.conversations.pruning import fit
-from sidecar.conversations.response import apply_reply
 from sidecar.conversations.turn_counts import Counter
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.messages.replies import read_reply

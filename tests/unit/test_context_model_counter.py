@@ -7,16 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from sidecar.conversations.assemble import PRESETS, render
 from sidecar.conversations.conversation import Conversation
 from sidecar.conversations.occupancy import context_usage, occupancy
-from sidecar.conversations.sections import Section, TextSource
+from sidecar.conversations.sections import PRESETS, Section, TextSource, render
 from sidecar.conversations.turn_counts import Counter
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
 from sidecar.counting.count_result import Measure
 from sidecar.counting.message_tokens import count_messages
 from sidecar.counting.model_tokenizers import Tokenizers
-from sidecar.messages.turns import Turn
+from sidecar.messages.messages import Turn
 from sidecar.messages.vendor_usage import Usage
 from tests.unit.context_fakes import Planner, calls, output, reply, user, window
 

@@ -20,7 +20,7 @@ from sidecar.conversations.pruning import HEAD, apply_plan, make_plan, summarize
 from sidecar.conversations.turn_counts import Counter
 from sidecar.counting.count_result import Measure
 from sidecar.errors import SidecarError
-from sidecar.messages.turns import NO_OUTPUT, Turn
+from sidecar.messages.messages import NO_OUTPUT, Turn
 from sidecar.messages.vendor_usage import Usage
 from tests.fuzz.conversations import Case, cases, check
 from tests.unit.context_fakes import (

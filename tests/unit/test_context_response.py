@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from sidecar.conversations.changes import Outcome, apply_reply, exhausted_limit
+from sidecar.conversations.context_protocol import ResponseResult
 from sidecar.conversations.occupancy import occupancy
-from sidecar.conversations.response import ReplyOutcome, apply_reply, exhausted_limit
-from sidecar.messages.content import read_tools
+from sidecar.messages.messages import read_tools
 from sidecar.messages.replies import read_reply
 from sidecar.models.window import Limit, LimitSource, Window
 from tests.cases import read_rows
@@ -55,7 +56,9 @@ CUT_VALUE = [vendor_reply(name, form.cut) for name, form in FORMS.items() if for
 ENDED = [vendor_reply(name, form.whole) for name, form in FORMS.items() if form.whole]
 
 
-def handled(response: Any, format: str | None, tools: list[dict[str, Any]]) -> ReplyOutcome:
+def handled(
+    response: Any, format: str | None, tools: list[dict[str, Any]]
+) -> Outcome[ResponseResult]:
     conversation = session(turns=[user("write it")])
     return apply_reply(conversation, read_reply(response, format), window(), tools=tools)
 
@@ -175,9 +178,8 @@ def test_a_refused_prompt_is_an_exact_sample_and_names_the_window() -> None:
         calibration=learned,
     )
     assert outcome.result.exhausted == "window"
-    assert outcome.limit == 1_024
-    sample = outcome.sample
-    assert sample is not None
+    assert outcome.refused_limit == 1_024
+    [sample] = outcome.samples
     assert (sample.reported, sample.estimated) == (5_031, 4_000 + 2 + 3 * 4 + PRIMING)
     assert occupancy(conversation).tokens == 5_031
     plan = outcome.result.plan

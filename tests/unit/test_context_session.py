@@ -18,14 +18,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.conversations.context_protocol import SectionSpec, SetParams
-from sidecar.conversations.conversation import Conversation, apply_set
+from sidecar.conversations.conversation import (
+    Conversation,
+    apply_set,
+    from_json,
+    restore,
+    save,
+    to_json,
+)
 from sidecar.conversations.occupancy import context_usage, estimated_prompt, occupancy
-from sidecar.conversations.saved_conversations import from_json, restore, save, to_json
 from sidecar.conversations.sections import Section, TextSource
 from sidecar.conversations.turn_counts import OTHER_PERCENT, Sums, TurnCounts, measure_of, shares
 from sidecar.counting.count_result import Measure
 from sidecar.errors import SidecarError
-from sidecar.messages.turns import Turn
+from sidecar.messages.messages import Turn
 from sidecar.messages.vendor_usage import Usage, normalize_usage
 from tests.unit.context_fakes import (
     ENVELOPE,

@@ -11,7 +11,7 @@ from sidecar.conversations.conversation import Conversation
 from sidecar.conversations.occupancy import context_usage
 from sidecar.conversations.turn_counts import Counter
 from sidecar.counting.model_tokenizers import Tokenizers
-from sidecar.messages.turns import Turn
+from sidecar.messages.messages import Turn
 from sidecar.messages.vendor_usage import Usage
 from sidecar.models.window import Limit, Window, resolve_limit, usable
 from tests.cases import read_rows

@@ -24,8 +24,8 @@ from sidecar.counting.media_tokens import (
 from sidecar.counting.message_tokens import count_messages, count_tools
 from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.messages import media
-from sidecar.messages.content import read_message
 from sidecar.messages.media import Clip, clip_of
+from sidecar.messages.messages import read_message
 from sidecar.models.names import generation_of
 from tests.cases import read_cases, read_rows
 

@@ -9,7 +9,7 @@ import pytest
 
 from sidecar.endpoints.counting_requests import openai_messages, openai_tools
 from sidecar.endpoints.outcome import EndpointError
-from sidecar.messages.content import read_tools
+from sidecar.messages.messages import read_tools
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 ARGUMENTS = {"city": "Bonn"}

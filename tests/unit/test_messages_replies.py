@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from sidecar.endpoints.counting_requests import plain_message
 from sidecar.endpoints.outcome import EndpointError
 from sidecar.errors import VendorFormatError
-from sidecar.messages.content import read_message
+from sidecar.messages.messages import Turn, join_texts, parts, read_message
 from sidecar.messages.replies import FORMATS, Overflow, read_reply
-from sidecar.messages.turns import Turn, join_texts, parts
 from tests.cases import read_cases, read_rows, read_table
 from tests.unit.messages_vendor_forms import ARGS, BROKEN, BROKEN_OFF, FORMS, vendor_reply
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.config import safe_files
-from sidecar.conversations.saved_conversations import SavedSession
+from sidecar.conversations.conversation import SavedSession
 from sidecar.counting import saved_calibrations
 from sidecar.counting.calibration import Calibrations
 from sidecar.counting.saved_calibrations import CalibrationStore

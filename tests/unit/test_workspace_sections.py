@@ -11,7 +11,7 @@ from sidecar.conversations.sections import Section, SectionCount, TextSource
 from sidecar.conversations.turn_counts import Counter
 from sidecar.counting.calibration import Calibrations, ConversationCalibration, document_key
 from sidecar.counting.count_result import Measure
-from sidecar.messages.turns import Turn
+from sidecar.messages.messages import Turn
 from sidecar.messages.vendor_usage import Usage
 from sidecar.workspace.conversations import SectionCounts
 from sidecar.workspace.services import Services
