@@ -26,7 +26,7 @@ from sidecar.conversations.conversation import Conversation
 from sidecar.conversations.occupancy import occupancy
 from sidecar.conversations.turn_counts import Counter
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
-from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.counting.tokenizer_choice import Tokenizers
 from sidecar.messages.messages import Turn
 from sidecar.messages.vendor_usage import Usage
 

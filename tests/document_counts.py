@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from sidecar.counting.incremental import (
+from sidecar.counting.tokenizer_interface import (
+    Tokenizer,
     count_if_quick,
     count_pieces,
     count_uncounted_characters,
     countable_pieces,
 )
-from sidecar.counting.tokenizer_interface import Tokenizer
 from sidecar.text.document import TextDocument
 
 _ANY = 10**12

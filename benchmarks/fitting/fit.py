@@ -13,8 +13,7 @@ from benchmarks.fitting.corpus import RARE, documents
 from benchmarks.fitting.environment import ROOT
 from benchmarks.fitting.truths import counted
 from benchmarks.fitting.unseen import unseen_documents
-from sidecar.counting.estimators import Chars4, Heuristic, Whitespace
-from sidecar.counting.text_features import KINDS, features, kind_of
+from sidecar.counting.estimators import KINDS, Chars4, Heuristic, Whitespace, features, kind_of
 from sidecar.models.names import UNKNOWN
 
 if TYPE_CHECKING:

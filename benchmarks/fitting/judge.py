@@ -11,9 +11,9 @@ from unittest.mock import patch
 import numpy as np
 
 from benchmarks.fitting.environment import FOLDER
-from sidecar.counting import model_tokenizers
+from sidecar.counting import tokenizer_choice
 from sidecar.counting.estimators import Chars4
-from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.counting.tokenizer_choice import Tokenizers
 from sidecar.models.names import generation_of
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _without_extras() -> Tokenizers:
     """Return tokenizers that use no vocabularies but OpenAI's."""
     made = Tokenizers()
     with patch.object(
-        model_tokenizers, "has_own_vocabulary", model_tokenizers.ENGINES.__contains__
+        tokenizer_choice, "has_own_vocabulary", tokenizer_choice.ENGINES.__contains__
     ):
         for model in MODELS:
             made.for_model(model)

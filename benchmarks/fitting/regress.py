@@ -14,7 +14,7 @@ from zlib import crc32
 
 import numpy as np
 
-from sidecar.counting.text_features import KINDS, NAMES
+from sidecar.counting.estimators import KINDS, NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

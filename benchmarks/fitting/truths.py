@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING
 
 from benchmarks.fitting.environment import FOLDER, NPM
-from sidecar.counting import model_tokenizers
+from sidecar.counting import tokenizer_choice
 from sidecar.counting.exact_engines import bundled, engine
 from sidecar.counting.vocabulary_files import load
 from tests.e2e.llama.vocabularies import ensure_vocabularies
@@ -28,7 +28,7 @@ def counters() -> dict[str, Callable[[str], int]]:
     found: dict[str, Callable[[str], int]] = {
         name: engine(name).count for name in ("o200k_base", "cl100k_base", *bundled())
     }
-    tokenizers = model_tokenizers.Tokenizers()
+    tokenizers = tokenizer_choice.Tokenizers()
     found["qwen3.5"] = tokenizers.for_model("qwen3.5").count
     paths = ensure_vocabularies()
     for generation, name in _GGUF.items():

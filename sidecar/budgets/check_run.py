@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sidecar.budgets.file_reader import FileReader, Progress
     from sidecar.budgets.findings import Finding
     from sidecar.config.settings import Settings
-    from sidecar.counting.local_counts import ChooseCounter
+    from sidecar.counting.tokenizer_choice import ChooseCounter
     from sidecar.project.source_files import Contents
 
 MAX_MATCHES = 100_000
@@ -109,7 +109,7 @@ class Checker:
         """Return the file reader, creating it on the first call."""
         if self._reader is None:
             from sidecar.budgets.file_reader import FileReader
-            from sidecar.counting.local_counts import local_counters
+            from sidecar.counting.tokenizer_choice import local_counters
 
             self._contents = decode_counts(self._cache)
             self._reader = FileReader(

@@ -15,8 +15,7 @@ from sidecar.counting.open_documents import Snapshot
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.counting.count_result import Measure
-    from sidecar.counting.local_counts import ChooseCounter
-    from sidecar.counting.tokenizer_choice import CounterChoice
+    from sidecar.counting.tokenizer_choice import ChooseCounter, CounterChoice
     from sidecar.counting.tokenizer_interface import Tokenizer
 
 

@@ -16,8 +16,8 @@ from sidecar.budgets.content_counts import ContentCounter
 from sidecar.config.safe_files import FileStamp, stamp_of_status
 from sidecar.config.settings import Settings
 from sidecar.counting.count_result import Measure
-from sidecar.counting.local_counts import ChooseCounter, map_batches
 from sidecar.counting.open_documents import Snapshot
+from sidecar.counting.tokenizer_choice import ChooseCounter, map_batches
 from sidecar.project.files import SkippedPath, Target, decode
 from sidecar.text.outline import has_ignore_mark
 

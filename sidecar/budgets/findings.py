@@ -26,8 +26,7 @@ from sidecar.counting.count_result import (
     tokens_text,
 )
 from sidecar.counting.exact_engines import without_lone_surrogates
-from sidecar.counting.incremental import count_pieces
-from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS, Tokenizer
+from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS, Tokenizer, count_pieces
 from sidecar.text.outline import (
     MARK_START,
     Part,

@@ -148,7 +148,7 @@ def _unknown_models(settings: Settings) -> Iterator[str]:
 
 def list_problems(loaded: Loaded) -> list[str]:
     """Return the problems in the settings and in their tokenizer files."""
-    from sidecar.counting.model_tokenizers import Tokenizers
+    from sidecar.counting.tokenizer_choice import Tokenizers
 
     settings = loaded.settings
     problems = Tokenizers((), settings.tokenize.estimator).problems

@@ -19,9 +19,8 @@ from sidecar.cli.output import (
     with_progress,
 )
 from sidecar.counting.count_result import Measure, method_mark, weakest_method
-from sidecar.counting.local_counts import ChooseCounter, map_batches
 from sidecar.counting.open_documents import Snapshot
-from sidecar.counting.tokenizer_choice import CounterChooser
+from sidecar.counting.tokenizer_choice import ChooseCounter, CounterChooser, map_batches
 from sidecar.project.files import STDIN, File, SkippedPath, Text, find, read
 from sidecar.workspace.one_off_counts import ask_endpoint_window, run_with_counters
 

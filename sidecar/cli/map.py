@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from sidecar.config.options import Loaded
     from sidecar.config.settings import Settings
     from sidecar.counting.count_result import Measure
-    from sidecar.counting.local_counts import ChooseCounter
-    from sidecar.counting.tokenizer_choice import CounterChooser
+    from sidecar.counting.tokenizer_choice import ChooseCounter, CounterChooser
 
 _BAR = 20
 _MOST_LINES = 40

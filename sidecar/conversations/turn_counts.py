@@ -19,8 +19,7 @@ from sidecar.config.settings import Truncation
 from sidecar.counting import fitting, message_tokens
 from sidecar.counting.calibration import ConversationCalibration
 from sidecar.counting.count_result import Measure, Method
-from sidecar.counting.incremental import measure_text
-from sidecar.counting.tokenizer_interface import Tokenizer
+from sidecar.counting.tokenizer_interface import Tokenizer, measure_text
 from sidecar.messages.messages import Turn
 
 MARKS = 12

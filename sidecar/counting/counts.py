@@ -20,11 +20,14 @@ from sidecar.counting import fitting
 from sidecar.counting.calibration import document_key
 from sidecar.counting.count_result import Count, Measure, Method
 from sidecar.counting.fitting import FittedText
-from sidecar.counting.incremental import count_pieces, countable_pieces
-from sidecar.counting.model_tokenizers import CalibratedTokenizer
 from sidecar.counting.open_documents import Documents, Snapshot
-from sidecar.counting.tokenizer_choice import CounterChoice, CounterChooser, has_enabled_endpoints
-from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS
+from sidecar.counting.tokenizer_choice import (
+    CalibratedTokenizer,
+    CounterChoice,
+    CounterChooser,
+    has_enabled_endpoints,
+)
+from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS, count_pieces, countable_pieces
 from sidecar.counting.windows import Root, Windows, load_window_and_price
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS, TOO_LONG, EndpointCount
 from sidecar.errors import WorkStoppedError
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from sidecar.config.settings import Settings, Truncation
-    from sidecar.counting.saved_calibrations import CalibrationStore
+    from sidecar.counting.calibration import CalibrationStore
     from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.endpoints.endpoints import Endpoints
     from sidecar.endpoints.outcome import MissKind
@@ -357,7 +360,7 @@ class Counts(CounterChooser):
         return may_later
 
     async def _learn(self, snapshot: Snapshot, model: str, settings: Settings, real: int) -> None:
-        from sidecar.counting.text_features import kind_of
+        from sidecar.counting.estimators import kind_of
 
         plain = self.tokenizers(settings).for_model(model)
         estimated = await self.snapshots.count(snapshot, plain)

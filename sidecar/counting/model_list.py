@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from sidecar.counting.count_result import Method
-from sidecar.counting.model_tokenizers import counted_by
+from sidecar.counting.tokenizer_choice import counted_by
 from sidecar.models import catalogue
 from sidecar.models.catalogue import known_window, provider_of, usual_window
 from sidecar.models.names import generation_of, parse

@@ -8,13 +8,14 @@ from typing import NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from sidecar.counting.count_result import Measure
-from sidecar.counting.incremental import (
+from sidecar.counting.tokenizer_interface import (
+    SAMPLE_CHARACTERS,
+    Tokenizer,
     count_if_quick,
     count_pieces,
     count_uncounted_characters,
     countable_pieces,
 )
-from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS, Tokenizer
 from sidecar.errors import RequestError
 from sidecar.text.document import TextDocument
 from sidecar.text.pieces import Piece, SplitText, split_pieces

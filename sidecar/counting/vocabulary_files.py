@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 
 from sidecar import typed
-from sidecar.counting.added_tokens import AddedTokens
 from sidecar.counting.exact_engines import (
     VOCABULARIES,
+    AddedTokens,
     Reference,
     Vocabulary,
     without_lone_surrogates,

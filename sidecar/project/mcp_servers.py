@@ -603,8 +603,8 @@ def count_and_keep(
     Raises:
         OSError: The numbers cannot be written.
     """
-    from sidecar.counting.local_counts import local_counters
     from sidecar.counting.open_documents import Snapshot
+    from sidecar.counting.tokenizer_choice import local_counters
 
     _, choose = local_counters(settings)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sidecar.budgets.file_reader import Progress
     from sidecar.config.options import Loaded, Origin, Problem
     from sidecar.config.settings import Settings
-    from sidecar.counting.local_counts import ChooseCounter
+    from sidecar.counting.tokenizer_choice import ChooseCounter
     from sidecar.project.files import Target
     from sidecar.project.source_files import Contents
 
@@ -172,7 +172,7 @@ def _run_check(
     work: Callable[[Loaded, str, ChooseCounter | None], Report],
     warn: Callable[[str], None] | None,
 ) -> Report:
-    from sidecar.counting.local_counts import needs_endpoint
+    from sidecar.counting.tokenizer_choice import needs_endpoint
 
     settings = loaded.settings
     name = model or settings.model

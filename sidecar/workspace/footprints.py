@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from sidecar.budgets.content_counts import ContentCounter
     from sidecar.config.settings import Settings
     from sidecar.cost.ledger import Ledger
-    from sidecar.counting.local_counts import ChooseCounter
+    from sidecar.counting.tokenizer_choice import ChooseCounter
     from sidecar.workspace.services import Services
     from sidecar.workspace.workspace import Workspace
 

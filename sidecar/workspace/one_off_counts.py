@@ -7,9 +7,14 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from sidecar.config.paths import state_dir
-from sidecar.counting.local_counts import ChooseCounter, local_counters, needs_endpoint
-from sidecar.counting.saved_calibrations import CalibrationStore
-from sidecar.counting.tokenizer_choice import CounterChoice, CounterChooser
+from sidecar.counting.calibration import CalibrationStore
+from sidecar.counting.tokenizer_choice import (
+    ChooseCounter,
+    CounterChoice,
+    CounterChooser,
+    local_counters,
+    needs_endpoint,
+)
 from sidecar.workspace.state_folder import State
 
 if TYPE_CHECKING:

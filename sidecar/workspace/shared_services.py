@@ -8,9 +8,9 @@ from datetime import datetime
 
 from sidecar.conversations.context_protocol import ContextWarning
 from sidecar.cost.context_costs import CapReason, SpendingSums
+from sidecar.counting.calibration import CalibrationStore
 from sidecar.counting.counts import Counts
 from sidecar.counting.open_documents import Documents
-from sidecar.counting.saved_calibrations import CalibrationStore
 from sidecar.counting.windows import Windows
 from sidecar.tasks import Workers
 from sidecar.text.printable import message as printable

@@ -23,7 +23,7 @@ from pydantic import FileUrl
 from benchmarks.agents.claude import ClaudeHome
 from sidecar.config.paths import config_file, state_dir
 from sidecar.cost.ledger import FILE_NAME
-from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.counting.tokenizer_choice import Tokenizers
 from sidecar.mcp.schemas import TOOLS, describe_tools
 
 PROGRAM = str(Path(sys.executable).with_name("token-sidecar"))

@@ -17,7 +17,7 @@ import sys
 import time
 
 from sidecar.counting.exact_engines import Reference, engine
-from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.counting.tokenizer_choice import Tokenizers
 from sidecar.text.document import TextDocument
 from sidecar.text.positions import Encoding
 from tests.document_counts import document_tokens

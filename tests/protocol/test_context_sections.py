@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.counting.calibration import Calibrations, document_key
-from sidecar.counting.model_tokenizers import Tokenizers
-from sidecar.counting.saved_calibrations import save_calibrations
-from sidecar.counting.text_features import kind_of
+from sidecar.counting.calibration import Calibrations, document_key, save_calibrations
+from sidecar.counting.estimators import kind_of
+from sidecar.counting.tokenizer_choice import Tokenizers
 from sidecar.workspace.views import NO_CONTEXT
 from tests.protocol.client import URI, USER, Client, RpcError, edit
 from tests.truth import truth

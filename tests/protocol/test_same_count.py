@@ -12,11 +12,15 @@ from typing import Any
 
 import pytest
 
-from sidecar.counting.calibration import Calibrations, document_key
+from sidecar.counting.calibration import (
+    Calibrations,
+    document_key,
+    load_calibrations,
+    save_calibrations,
+)
 from sidecar.counting.counts import Counts
+from sidecar.counting.estimators import kind_of
 from sidecar.counting.open_documents import Snapshot
-from sidecar.counting.saved_calibrations import load_calibrations, save_calibrations
-from sidecar.counting.text_features import kind_of
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS
 from sidecar.server.features.status_updates import StatusUpdates
 from sidecar.server.server import create_server

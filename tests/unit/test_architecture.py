@@ -42,8 +42,7 @@ PURE = (
     "models/",
     *(f"budgets/{name}.py" for name in ("budget_rules", "findings", "fixes")),
     "conversations/",
-    *(f"counting/{name}.py" for name in ("calibration", "count_result", "fitting", "incremental")),
-    *(f"counting/{name}.py" for name in ("media_tokens", "message_tokens", "text_features")),
+    *(f"counting/{name}.py" for name in ("count_result", "fitting", "message_tokens")),
     "counting/tokenizer_interface.py",
     *(f"cost/{name}.py" for name in ("days", "ledger_events", "cost_protocol")),
 )

@@ -30,9 +30,8 @@ from sidecar.config.load import load
 from sidecar.config.paths import PROJECT_FILE
 from sidecar.config.settings import Budget, Settings
 from sidecar.counting.exact_engines import engine
-from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.counting.open_documents import Snapshot
-from sidecar.counting.tokenizer_choice import CounterChoice
+from sidecar.counting.tokenizer_choice import CounterChoice, Tokenizers
 from tests.cases import read_rows
 
 TOKENIZER = engine("o200k_base")

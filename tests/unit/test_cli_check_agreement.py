@@ -20,7 +20,7 @@ from sidecar.budgets.findings import (
     members_to_name,
 )
 from sidecar.config.load import load
-from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.counting.tokenizer_choice import Tokenizers
 from sidecar.text.document import TextDocument
 from sidecar.text.outline import has_ignore_mark
 from sidecar.text.positions import Range

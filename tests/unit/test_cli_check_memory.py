@@ -19,11 +19,10 @@ from sidecar.budgets import check_cache, file_reader
 from sidecar.budgets.check_report import FileReport
 from sidecar.config.paths import cache_dir
 from sidecar.config.safe_files import FileStamp, stamp_of_status
-from sidecar.counting import local_counts
-from sidecar.counting.calibration import Calibrations, document_key
+from sidecar.counting import tokenizer_choice
+from sidecar.counting.calibration import Calibrations, document_key, save_calibrations
 from sidecar.counting.exact_engines import FastEngine
-from sidecar.counting.model_tokenizers import Tokenizers
-from sidecar.counting.saved_calibrations import save_calibrations
+from sidecar.counting.tokenizer_choice import Tokenizers
 from sidecar.project.files import Target
 from sidecar.workspace.check_paths import check_paths as run
 
@@ -276,9 +275,9 @@ def test_files_on_several_threads_are_reported_as_on_one(
         write(root / f"docs/{number}.txt", "some words of several files\n" * number)
     write(root / "utf16.md", "größer als gedacht\n")
     write(root / os.fsdecode(b"no\xffutf8.md"), "a name that cannot be written down\n")
-    monkeypatch.setattr(local_counts, "count_cores", lambda: 1)
+    monkeypatch.setattr(tokenizer_choice, "count_cores", lambda: 1)
     one, _ = run([str(root)], use_cache=False)
-    monkeypatch.setattr(local_counts, "count_cores", lambda: 5)
+    monkeypatch.setattr(tokenizer_choice, "count_cores", lambda: 5)
     several, _ = run([str(root)], use_cache=False)
     assert several == one
     assert run([str(root)])[0] == run([str(root)])[0] == one
@@ -310,7 +309,7 @@ def test_threads_take_turns_reading_files(root: Path, monkeypatch: pytest.Monkey
         return original(status)
 
     monkeypatch.setattr(file_reader, "stamp_of_status", stamp_of)
-    monkeypatch.setattr(local_counts, "count_cores", lambda: 4)
+    monkeypatch.setattr(tokenizer_choice, "count_cores", lambda: 4)
     run([str(root)], use_cache=False)
     batches = [list(batch) for _, batch in groupby(threads)]
     assert len(threads) == 46

@@ -19,9 +19,8 @@ from sidecar.cli.count import count
 from sidecar.config.settings import Settings
 from sidecar.counting import exact_engines
 from sidecar.counting.exact_engines import Bundled, FastEngine, Reference, engine
-from sidecar.counting.local_counts import local_counters
-from sidecar.counting.model_tokenizers import Tokenizers
 from sidecar.counting.open_documents import Snapshot
+from sidecar.counting.tokenizer_choice import Tokenizers, local_counters
 from tests.fuzz import edits
 
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from benchmarks.agents.claude import ClaudeHome, Transcript
 from benchmarks.agents.truth import Tokens
 from sidecar.cli import main
-from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.counting.tokenizer_choice import Tokenizers
 from sidecar.project import footprint
 from sidecar.project.loading_rules import loading_rules
 from sidecar.workspace.footprint_report import MOST_NOTES, MOST_ROWS

@@ -22,7 +22,7 @@ from sidecar.conversations.conversation import Conversation, save
 from sidecar.conversations.turn_counts import Counter
 from sidecar.cost.book import CostBook
 from sidecar.cost.cost_protocol import CostRecordParams
-from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.counting.tokenizer_choice import Tokenizers
 from sidecar.messages.messages import Turn
 from sidecar.workspace.state_folder import State
 from tests.unit.test_text_printable import forged, is_plain

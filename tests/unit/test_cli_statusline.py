@@ -26,7 +26,7 @@ from sidecar.cli import main
 from sidecar.config.paths import config_file, state_dir
 from sidecar.config.safe_files import lock_state
 from sidecar.cost import ledger
-from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.counting.tokenizer_choice import Tokenizers
 from sidecar.models import catalogue
 from sidecar.text.printable import cost_text
 from sidecar.workspace.agent_sessions import NOT_KEPT

@@ -17,7 +17,7 @@ from benchmarks.agents.claude import ClaudeHome
 from sidecar.cli import main
 from sidecar.conversations.conversation import Conversation, save
 from sidecar.conversations.turn_counts import Counter
-from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.counting.tokenizer_choice import Tokenizers
 from sidecar.messages.messages import Turn
 from sidecar.workspace.state_folder import State
 

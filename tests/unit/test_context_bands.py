@@ -14,8 +14,8 @@ from sidecar.conversations.occupancy import UNSEEN, context_usage, count_request
 from sidecar.conversations.turn_counts import MARKS, Counter, Sums, measure_of
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
 from sidecar.counting.count_result import Measure
-from sidecar.counting.model_tokenizers import Tokenizers
-from sidecar.counting.text_features import kind_of
+from sidecar.counting.estimators import kind_of
+from sidecar.counting.tokenizer_choice import Tokenizers
 from sidecar.messages.messages import Turn
 from sidecar.messages.vendor_usage import Usage
 from sidecar.models.window import Limit, Window

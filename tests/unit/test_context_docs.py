@@ -15,7 +15,7 @@ from sidecar.conversations.conversation import Conversation, apply_set
 from sidecar.conversations.occupancy import context_usage
 from sidecar.conversations.pruning import fit
 from sidecar.conversations.turn_counts import Counter
-from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.counting.tokenizer_choice import Tokenizers
 from sidecar.messages.replies import read_reply
 from sidecar.models.window import Window, resolve_limit
 from sidecar.workspace.sessions import DEFAULT_ID

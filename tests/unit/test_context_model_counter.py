@@ -14,7 +14,7 @@ from sidecar.conversations.turn_counts import Counter
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
 from sidecar.counting.count_result import Measure
 from sidecar.counting.message_tokens import count_messages
-from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.counting.tokenizer_choice import Tokenizers
 from sidecar.messages.messages import Turn
 from sidecar.messages.vendor_usage import Usage
 from tests.unit.context_fakes import Planner, calls, output, reply, user, window

@@ -7,7 +7,7 @@ import pytest
 from sidecar.conversations.conversation import Conversation
 from sidecar.conversations.turn_counts import Counter
 from sidecar.counting.calibration import Calibrations, ConversationCalibration, key_of
-from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.counting.tokenizer_choice import Tokenizers
 from sidecar.messages.vendor_usage import Usage
 from tests.unit.context_fakes import calls, output, reply, user
 

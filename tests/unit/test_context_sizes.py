@@ -23,7 +23,7 @@ from benchmarks.agents.truth import Tokens
 from sidecar.agents.context_sizes import ContextSizes, unpack
 from sidecar.agents.reader_registry import reader_of
 from sidecar.agents.session_events import Store, StoredSession
-from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.counting.tokenizer_choice import Tokenizers
 from sidecar.tasks import Workers
 from sidecar.workspace.context_breakdown import SizesReader, label_parts, read_sizes
 from tests.file_opens import recorded_opens

@@ -10,7 +10,7 @@ from sidecar.conversations.context_rows import context_rows, short_text
 from sidecar.conversations.conversation import Conversation
 from sidecar.conversations.occupancy import context_usage
 from sidecar.conversations.turn_counts import Counter
-from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.counting.tokenizer_choice import Tokenizers
 from sidecar.messages.messages import Turn
 from sidecar.messages.vendor_usage import Usage
 from sidecar.models.window import Limit, Window, resolve_limit, usable

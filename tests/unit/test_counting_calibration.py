@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.config import safe_files
-from sidecar.counting import saved_calibrations
+from sidecar.counting import calibration
 from sidecar.counting.calibration import (
     MAX_ENTRIES,
     MAX_FACTOR,
@@ -20,9 +20,10 @@ from sidecar.counting.calibration import (
     ConversationCalibration,
     document_key,
     key_of,
+    load_calibrations,
+    save_calibrations,
 )
-from sidecar.counting.model_tokenizers import Tokenizers
-from sidecar.counting.saved_calibrations import load_calibrations, save_calibrations
+from sidecar.counting.tokenizer_choice import Tokenizers
 from sidecar.counting.tokenizer_interface import Tokenizer
 
 TOKENIZERS = Tokenizers()
@@ -248,7 +249,7 @@ def test_factor_stays_in_range_for_any_reports(samples: list[tuple[int, int]]) -
     ],
 )
 def test_damaged_or_older_file_yields_empty_calibrations(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / saved_calibrations.FILE_NAME).write_bytes(content)
+    (tmp_path / calibration.FILE_NAME).write_bytes(content)
 
     assert load_calibrations(tmp_path).to_dict()["learned"] == {}
 
@@ -258,7 +259,7 @@ def test_file_contains_only_numbers_and_names(tmp_path: Path) -> None:
     learn_growth(ConversationCalibration(shared, "gpt-5", "heuristic"), 1.1)
     save_calibrations(tmp_path, shared)
 
-    saved = json.loads((tmp_path / saved_calibrations.FILE_NAME).read_text())
+    saved = json.loads((tmp_path / calibration.FILE_NAME).read_text())
     [(key, entry)] = saved["learned"].items()
     assert key == "o200k_base heuristic gpt-5"
     numbers = [value if isinstance(value, list) else [value] for value in entry.values()]
@@ -371,7 +372,7 @@ def test_unwritten_samples_are_written_later(
     one, two = load_calibrations(tmp_path), load_calibrations(tmp_path)
     one.update(K, 1_000, 1_300)
     with monkeypatch.context() as broken:
-        broken.setattr(saved_calibrations, "write", full)
+        broken.setattr(calibration, "write", full)
         with pytest.raises(OSError, match="No space"):
             save_calibrations(tmp_path, one)
     two.update(K, 1_000, 700)
@@ -391,7 +392,7 @@ def test_sample_added_during_a_write_counts_once(
         safe_files.write(path, data)
 
     with monkeypatch.context() as late:
-        late.setattr(saved_calibrations, "write", slow)
+        late.setattr(calibration, "write", slow)
         save_calibrations(tmp_path, one)
     assert not save_calibrations(tmp_path, one)
     assert samples(one) == samples(load_calibrations(tmp_path)) == 2

@@ -7,10 +7,10 @@ from statistics import mean, median
 
 import pytest
 
-from sidecar.counting import estimators, model_tokenizers
+from sidecar.counting import estimators, tokenizer_choice
+from sidecar.counting.estimators import NAMES, features, kind_of
 from sidecar.counting.exact_engines import engine
-from sidecar.counting.model_tokenizers import Tokenizers
-from sidecar.counting.text_features import NAMES, features, kind_of
+from sidecar.counting.tokenizer_choice import Tokenizers
 from sidecar.models.names import UNKNOWN, facts
 from tests.unit.held_out import DOCUMENTS
 
@@ -37,8 +37,8 @@ OTHERS = ("qwen2", "claude", "claude-4.7", "mistral-v3", "llama2")
 @pytest.fixture
 def without_vocabularies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide all vocabularies but OpenAI's, as where splintr has no wheel."""
-    has_own = model_tokenizers.ENGINES.__contains__
-    monkeypatch.setattr(model_tokenizers, "has_own_vocabulary", has_own)
+    has_own = tokenizer_choice.ENGINES.__contains__
+    monkeypatch.setattr(tokenizer_choice, "has_own_vocabulary", has_own)
 
 
 @pytest.mark.usefixtures("without_vocabularies")
@@ -130,7 +130,7 @@ def test_every_generation_is_exact_or_approximated() -> None:
     bases = {generation for _, generation in facts().bases}
 
     for generation in generations | bases | {"claude", "claude-4.7", UNKNOWN}:
-        assert generation in model_tokenizers.ENGINES or estimators.approximation_of(generation), (
+        assert generation in tokenizer_choice.ENGINES or estimators.approximation_of(generation), (
             generation
         )
 

@@ -19,7 +19,7 @@ from sidecar.counting.estimators import (
     heuristic_units,
 )
 from sidecar.counting.fitting import allowance, fit
-from sidecar.counting.model_tokenizers import CalibratedTokenizer, Tokenizers
+from sidecar.counting.tokenizer_choice import CalibratedTokenizer, Tokenizers
 from sidecar.text.pieces import split
 from tests.cases import read_rows
 from tests.unit.held_out import DOCUMENTS

@@ -24,7 +24,7 @@ from sidecar.counting.exact_engines import (
     load_ranks,
     names,
 )
-from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.counting.tokenizer_choice import Tokenizers
 from tests.cases import read_rows
 from tests.fuzz import differences, edits
 

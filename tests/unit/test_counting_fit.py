@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sidecar.config.settings import Truncation
 from sidecar.counting.count_result import Method
 from sidecar.counting.fitting import allowance, fit
-from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.counting.tokenizer_choice import Tokenizers
 from sidecar.counting.tokenizer_interface import Tokenizer
 
 TOKENIZERS = Tokenizers()

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from sidecar.counting.count_result import Method
 from sidecar.counting.exact_engines import Reference, engine
-from sidecar.counting.incremental import count_pieces, countable_pieces
-from sidecar.counting.tokenizer_interface import Tokenizer
+from sidecar.counting.tokenizer_interface import Tokenizer, count_pieces, countable_pieces
 from sidecar.errors import WorkStoppedError
 from sidecar.text.document import TextDocument
 from sidecar.text.pieces import PIECE_CHARACTERS

@@ -14,15 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.counting.media_tokens import (
+from sidecar.counting.message_tokens import (
     FILE_TOKENS,
     LARGEST_WINDOW,
     UncertainTokens,
     clip_tokens,
+    count_messages,
+    count_tools,
     image_tokens,
 )
-from sidecar.counting.message_tokens import count_messages, count_tools
-from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.counting.tokenizer_choice import Tokenizers
 from sidecar.messages import media
 from sidecar.messages.media import Clip, clip_of
 from sidecar.messages.messages import read_message

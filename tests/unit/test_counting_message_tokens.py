@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from sidecar.counting.count_result import Measure
 from sidecar.counting.message_tokens import count_message, count_messages, count_tools
-from sidecar.counting.model_tokenizers import CalibratedTokenizer, Tokenizers
+from sidecar.counting.tokenizer_choice import CalibratedTokenizer, Tokenizers
 from sidecar.messages.media import size_of
 
 TOKENIZERS = Tokenizers()

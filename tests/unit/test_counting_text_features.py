@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.counting.text_features import _LANGUAGES, NAMES, features
+from sidecar.counting.estimators import _LANGUAGES, NAMES, features
 from sidecar.text.pieces import split
 from tests.fuzz import edits
 from tests.unit.held_out import DOCUMENTS

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from sidecar.config.settings import TokenizerFile
-from sidecar.counting import estimators, exact_engines, model_tokenizers, vocabulary_files
+from sidecar.counting import estimators, exact_engines, tokenizer_choice, vocabulary_files
 from sidecar.counting.model_list import model_info
-from sidecar.counting.model_tokenizers import LazyTokenizer, ScaledTokenizer, Tokenizers
+from sidecar.counting.tokenizer_choice import LazyTokenizer, ScaledTokenizer, Tokenizers
 from sidecar.counting.tokenizer_interface import Tokenizer
 from sidecar.models.names import UNKNOWN
 from sidecar.text.document import TextDocument
@@ -176,7 +176,7 @@ def test_models_are_approximated_without_their_vocabulary(
     model: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exact_engines, "has_splintr", lambda: False)
-    monkeypatch.setattr(model_tokenizers, "qwen_file", lambda: None)
+    monkeypatch.setattr(tokenizer_choice, "qwen_file", lambda: None)
     tokenizer = Tokenizers().for_model(model)
 
     assert (tokenizer.name, tokenizer.method) == (name, "estimate")
@@ -191,7 +191,7 @@ def test_models_whose_vocabulary_is_not_proven_are_approximated(model: str) -> N
 
 def test_a_damaged_package_is_approximated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "qwen.tiktoken").write_text("damaged")
-    monkeypatch.setattr(model_tokenizers, "qwen_file", lambda: tmp_path / "qwen.tiktoken")
+    monkeypatch.setattr(tokenizer_choice, "qwen_file", lambda: tmp_path / "qwen.tiktoken")
     tokenizers = Tokenizers()
 
     assert tokenizers.for_model("qwen3.6-8b").count("hello world") == 2
@@ -201,7 +201,7 @@ def test_a_damaged_package_is_approximated(tmp_path: Path, monkeypatch: pytest.M
 
 def test_every_generation_has_a_tokenizer() -> None:
     tokenizers = Tokenizers()
-    for generation in (*estimators.generations(), *model_tokenizers.ENGINES, UNKNOWN):
+    for generation in (*estimators.generations(), *tokenizer_choice.ENGINES, UNKNOWN):
         tokenizer = tokenizers._for_generation(generation)
         assert tokenizer.count("hello world, this is a sentence of some words") > 5
 

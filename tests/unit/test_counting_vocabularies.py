@@ -20,9 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from sidecar.counting import exact_engines, model_tokenizers, vocabulary_files
-from sidecar.counting.added_tokens import AddedTokens
-from sidecar.counting.exact_engines import without_lone_surrogates
+from sidecar.counting import exact_engines, tokenizer_choice, vocabulary_files
+from sidecar.counting.exact_engines import AddedTokens, without_lone_surrogates
 from sidecar.counting.vocabulary_files import (
     PATTERNS,
     BytePairTokenizer,
@@ -368,7 +367,7 @@ def test_damaged_gguf_never_crashes(
 
 
 def test_qwen_35_is_exact_with_its_package() -> None:
-    tokenizer = model_tokenizers.Tokenizers().for_model("qwen3.6-27b")
+    tokenizer = tokenizer_choice.Tokenizers().for_model("qwen3.6-27b")
     assert tokenizer.count("<think>hello world") == 3
     assert tokenizer.method == "exact"
     assert tokenizer.has_safe_cuts

@@ -27,7 +27,7 @@ def test_the_price_list_is_not_loaded_for_a_tokenizer() -> None:
     code = (
         "import sys\n"
         "from sidecar.counting.model_list import known_window, model_info\n"
-        "from sidecar.counting.model_tokenizers import Tokenizers\n"
+        "from sidecar.counting.tokenizer_choice import Tokenizers\n"
         "assert Tokenizers().for_model('gpt-5').count('hello world') == 2\n"
         "assert model_info('gpt-5').tokenizer == 'o200k_base'\n"
         "assert known_window('gpt-5') is None\n"

@@ -16,9 +16,8 @@ import pytest
 
 from sidecar.config import safe_files
 from sidecar.conversations.conversation import SavedSession
-from sidecar.counting import saved_calibrations
-from sidecar.counting.calibration import Calibrations
-from sidecar.counting.saved_calibrations import CalibrationStore
+from sidecar.counting import calibration
+from sidecar.counting.calibration import Calibrations, CalibrationStore
 from sidecar.workspace.state_folder import State
 
 DEEP = b'{"learned":' + b"[" * 10**6
@@ -30,7 +29,7 @@ assert CliRunner().invoke(check, ["."]).exit_code == 0
 """,
     "calibration": """
 from sidecar.config.paths import state_dir
-from sidecar.counting.saved_calibrations import CalibrationStore
+from sidecar.counting.calibration import CalibrationStore
 store = CalibrationStore(state_dir())
 store.loaded().update("k", 10, 12, 1.0)
 store.changed()
@@ -44,7 +43,7 @@ book = CostBook(state_dir())
 book.record(CostRecordParams(model="gpt-5", usage={"prompt_tokens": 5, "completion_tokens": 1}))
 """,
     "sessions": """
-from sidecar.counting.saved_calibrations import CalibrationStore
+from sidecar.counting.calibration import CalibrationStore
 from sidecar.workspace.state_folder import State
 State().save_sessions("file:///w", [], set())
 """,
@@ -123,14 +122,14 @@ def test_a_damaged_calibration_is_set_aside_once(
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "calibration.json").write_bytes(data)
-    assert saved_calibrations.load_calibrations(folder).to_dict() == Calibrations().to_dict()
+    assert calibration.load_calibrations(folder).to_dict() == Calibrations().to_dict()
     (aside,) = folder.iterdir()
     assert aside.name.startswith("calibration.json.broken-")
     assert aside.read_bytes() == data
     learned = Calibrations()
     learned.update("key", 100, 120, 1.0)
-    saved_calibrations.save_calibrations(folder, learned)
-    assert saved_calibrations.load_calibrations(folder).learned("key") is not None
+    calibration.save_calibrations(folder, learned)
+    assert calibration.load_calibrations(folder).learned("key") is not None
     assert len(caplog.records) == 1
 
 
@@ -154,7 +153,7 @@ def test_a_damaged_session_is_set_aside_and_the_others_stay(
 LEARNER = """
 import sys
 from pathlib import Path
-from sidecar.counting.saved_calibrations import CalibrationStore
+from sidecar.counting.calibration import CalibrationStore
 name, folder = sys.argv[1], Path(sys.argv[2])
 print("ready", flush=True)
 sys.stdin.read()
@@ -171,7 +170,7 @@ SAVER = """
 import sys
 from pathlib import Path
 import msgspec
-from sidecar.counting.saved_calibrations import CalibrationStore
+from sidecar.counting.calibration import CalibrationStore
 from sidecar.workspace.state_folder import State
 state, name = State(Path(sys.argv[2])), sys.argv[1]
 template = state.sessions("file:///w")[0]
@@ -185,7 +184,7 @@ for number in range(20):
 
 def test_processes_that_calibrate_at_the_same_time_lose_no_key(tmp_path: Path) -> None:
     run_together(LEARNER, tmp_path)
-    calibrations = saved_calibrations.load_calibrations(tmp_path)
+    calibrations = calibration.load_calibrations(tmp_path)
     kept = {key for key in calibrations.to_dict()["learned"] if key != "shared"}
     assert kept == {f"{name} {number}" for name in "abc" for number in range(40)}
     shared = calibrations.learned("shared")
@@ -232,7 +231,7 @@ def test_state_that_could_not_be_written_is_written_later(tmp_path: Path) -> Non
         store.save()
     folder.unlink()
     store.save()
-    assert saved_calibrations.load_calibrations(folder).learned("k") == store.loaded().learned("k")
+    assert calibration.load_calibrations(folder).learned("k") == store.loaded().learned("k")
 
 
 def session() -> SavedSession:

@@ -13,7 +13,7 @@ import pytest
 
 from sidecar.agents.folders import Places
 from sidecar.config.settings import Agents
-from sidecar.counting.model_tokenizers import Tokenizers
+from sidecar.counting.tokenizer_choice import Tokenizers
 from sidecar.mcp.tool_lists import list_tools
 from sidecar.project.mcp_servers import find_mcp_servers, mcp_rules, sent_text
 from tests.e2e.agents.adapters import Agent, ClaudeCode, chosen_agents

@@ -16,9 +16,8 @@ import pytest
 
 from benchmarks.client import SERVER, StdioClient
 from sidecar.budgets.quick_fixes import raised_limit
-from sidecar.counting.calibration import Calibrations, document_key, key_of
-from sidecar.counting.model_tokenizers import Tokenizers
-from sidecar.counting.saved_calibrations import save_calibrations
+from sidecar.counting.calibration import Calibrations, document_key, key_of, save_calibrations
+from sidecar.counting.tokenizer_choice import Tokenizers
 from tests.e2e.llama.own import text_tokens
 
 LINE = "The quick brown fox jumps over the lazy dog, and 日本語 too; x = {1: 'Straße'}.\n"
