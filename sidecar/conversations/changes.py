@@ -1,13 +1,14 @@
 """Changes to conversations, such as client requests or token counts from an endpoint.
 
 A worker thread applies each change to a draft, which is a copy of the conversation.
-`Conversations.apply` then commits the draft.
+`Conversations.apply` then commits the draft. `check_prompt_and_cost` answers
+`context/preflight` from a draft that is never committed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -24,107 +25,58 @@ from sidecar.conversations.context_protocol import (
     ContextUsage,
     Dropped,
     FitResult,
+    PreflightParams,
     PreflightResult,
     Reason,
     ResponseResult,
+    Verdict,
 )
 from sidecar.conversations.conversation import Conversation, apply_set, apply_text_counts
 from sidecar.conversations.occupancy import (
     budget_message,
     calibration_info,
-    combine_verdicts,
     estimated_prompt,
-    models_that_fit,
-    preflight,
+    fallback_texts,
+    should_prune,
 )
 from sidecar.conversations.pruning import fit, make_plan
 from sidecar.conversations.sections import RestoredPart, ToolSet, largest_tools
-from sidecar.conversations.turn_counts import MARKS, Counter, Sample, Sums, UsageUpdate
+from sidecar.conversations.turn_counts import (
+    MARKS,
+    Counter,
+    Sample,
+    Sums,
+    UsageUpdate,
+    measure_of,
+    sums_of,
+    with_hidden_tokens,
+)
 from sidecar.cost.caps import CostVerdict
 from sidecar.cost.context_costs import SpendingSums
 from sidecar.cost.cost_protocol import CostRecorded, CostRecordParams
 from sidecar.counting.calibration import ConversationCalibration
+from sidecar.counting.count_result import Measure
 from sidecar.counting.open_documents import FollowedText
 from sidecar.endpoints.outcome import Capability
 from sidecar.errors import BadParamsError, SidecarError
-from sidecar.messages.messages import ToolSchema, read_tools
+from sidecar.messages.messages import ToolSchema, Turn, parts, read_tools
 from sidecar.messages.replies import Reply, ToolCall, read_reply
 from sidecar.messages.vendor_usage import Usage
 from sidecar.models import catalogue
+from sidecar.models.catalogue import prompt_limit_of
 from sidecar.models.names import LOCAL_PROVIDERS, is_for_chat, is_retired, maker_of, matches, parse
 from sidecar.models.window import Window, usable
 from sidecar.tasks import Workers
+from sidecar.text.printable import printable
 
+ALTERNATIVES_SHOWN = 5
+_RANKS: tuple[Verdict, ...] = ("ok", "warn", "refuse")
 _NO_NAME = re.compile(r"ft:|regional\.|.*(-|\.ft-?)$", re.IGNORECASE)
 """Matches incomplete names in the price list, such as fine-tunes without an ID."""
 _VARIANT = re.compile(r":(free|extended|thinking|beta|online|nitro|floor|exacto)$")
 """Matches the suffixes of OpenRouter's model variants. Other APIs reject them."""
 _REGION = re.compile(r"(global|us|us-gov|eu|apac|au|ca|jp|sa|me|uk)\.(?=\w+\.)")
 """Matches Bedrock's region prefix. An account can call models only in certain regions."""
-
-
-def can_call_model(name: str, provider: str, model: str) -> bool:
-    """Return whether a client can switch from a provider's model `model` to its model `name`."""
-    if _NO_NAME.match(name) or (provider != "openrouter" and _VARIANT.search(name)):
-        return False
-    if provider == maker_of(model) != maker_of(name):
-        return False  # models by other makers use a different API
-    region, own = _REGION.match(name), _REGION.search(model)
-    return region is None or (own is not None and own[0] == region[0])
-
-
-def is_other_model(replied: str | None, asked: str, settings: Settings) -> bool:
-    """Return whether the reply came from a different model than the client asked for.
-
-    Always false for local servers and custom endpoints because they use their own model names.
-    """
-    if not replied or parse(asked).provider in LOCAL_PROVIDERS:
-        return False
-    served = any(matches(asked, endpoint.models) for endpoint in settings.endpoints)
-    return not served and catalogue.is_different_model(replied, asked)
-
-
-class AlternativeModels(NamedTuple):
-    """Finds other models for a conversation. Immutable, so worker threads can use it."""
-
-    model: str
-    counter: Counter
-    tools: ToolSet | RestoredPart | None
-    capabilities: tuple[Capability, ...]
-
-    def all(self) -> list[Alternative]:
-        """Return models from the same vendor, and models on endpoints that serve the current
-        model.
-        """
-        from sidecar.counting.model_list import search
-
-        provider = catalogue.provider_of(self.model)
-        models = [
-            Alternative(model=info.id, context_window=info.context_window)
-            for info in (search() if provider else ())
-            if provider
-            and info.provider == provider
-            and info.context_window
-            and is_for_chat(info.id)
-            and not is_retired(info.id)
-            and can_call_model(info.id, provider, self.model)
-        ]
-        serving = {row.endpoint for row in self.capabilities if row.model == self.model}
-        return models + [
-            Alternative(model=row.model, context_window=row.limit)
-            for row in self.capabilities
-            if row.endpoint in serving and row.limit
-        ]
-
-    def fitting(self, usage: ContextUsage) -> list[Alternative]:
-        """Return the models whose window is large enough, smallest first."""
-        return models_that_fit(
-            self.all(), usage.tokens or 0, self.model, usage.reserve or 0, usage.limit or 0
-        )
-
-    def message(self, usage: ContextUsage) -> str:
-        heaviest = largest_tools(self.tools, self.counter)
-        return budget_message(usage, self.fitting(usage), heaviest)
 
 
 T = TypeVar("T")
@@ -362,6 +314,17 @@ class Assemble(Change[AssembleResult]):
         draft.keep_time()
         conversation.record_assembled({part.name: part.tokens for part in result.sections})
         return Outcome(result)
+
+
+def is_other_model(replied: str | None, asked: str, settings: Settings) -> bool:
+    """Return whether the reply came from a different model than the client asked for.
+
+    Always false for local servers and custom endpoints because they use their own model names.
+    """
+    if not replied or parse(asked).provider in LOCAL_PROVIDERS:
+        return False
+    served = any(matches(asked, endpoint.models) for endpoint in settings.endpoints)
+    return not served and catalogue.is_different_model(replied, asked)
 
 
 @dataclass(frozen=True)
@@ -626,6 +589,66 @@ def _make_warnings(
         yield "compacted", "The conversation was compacted: its prompt is much smaller than before."
 
 
+def _reply_sample(conversation: Conversation, reply: Reply) -> tuple[int, int] | None:
+    usage = reply.usage
+    if usage is None or usage.reasoning_tokens or reply.tool_calls or not reply.content:
+        return None
+    return conversation.counter.text(reply.content).tokens, usage.output_tokens
+
+
+def can_call_model(name: str, provider: str, model: str) -> bool:
+    """Return whether a client can switch from a provider's model `model` to its model `name`."""
+    if _NO_NAME.match(name) or (provider != "openrouter" and _VARIANT.search(name)):
+        return False
+    if provider == maker_of(model) != maker_of(name):
+        return False  # models by other makers use a different API
+    region, own = _REGION.match(name), _REGION.search(model)
+    return region is None or (own is not None and own[0] == region[0])
+
+
+class AlternativeModels(NamedTuple):
+    """Finds other models for a conversation. Immutable, so worker threads can use it."""
+
+    model: str
+    counter: Counter
+    tools: ToolSet | RestoredPart | None
+    capabilities: tuple[Capability, ...]
+
+    def all(self) -> list[Alternative]:
+        """Return models from the same vendor, and models on endpoints that serve the current
+        model.
+        """
+        from sidecar.counting.model_list import search
+
+        provider = catalogue.provider_of(self.model)
+        models = [
+            Alternative(model=info.id, context_window=info.context_window)
+            for info in (search() if provider else ())
+            if provider
+            and info.provider == provider
+            and info.context_window
+            and is_for_chat(info.id)
+            and not is_retired(info.id)
+            and can_call_model(info.id, provider, self.model)
+        ]
+        serving = {row.endpoint for row in self.capabilities if row.model == self.model}
+        return models + [
+            Alternative(model=row.model, context_window=row.limit)
+            for row in self.capabilities
+            if row.endpoint in serving and row.limit
+        ]
+
+    def fitting(self, usage: ContextUsage) -> list[Alternative]:
+        """Return the models whose window is large enough, smallest first."""
+        return models_that_fit(
+            self.all(), usage.tokens or 0, self.model, usage.reserve or 0, usage.limit or 0
+        )
+
+    def message(self, usage: ContextUsage) -> str:
+        heaviest = largest_tools(self.tools, self.counter)
+        return budget_message(usage, self.fitting(usage), heaviest)
+
+
 def check_prompt_and_cost(
     draft: Draft,
     params: p.PreflightParams,
@@ -651,8 +674,155 @@ def check_prompt_and_cost(
     return msgspec.structs.replace(result, estimated_cost_usd=cost), verdict
 
 
-def _reply_sample(conversation: Conversation, reply: Reply) -> tuple[int, int] | None:
-    usage = reply.usage
-    if usage is None or usage.reasoning_tokens or reply.tool_calls or not reply.content:
+def count_request(
+    conversation: Conversation,
+    params: PreflightParams,
+    calibration: ConversationCalibration | None = None,
+) -> Measure:
+    """Return the next request's size after adding the turns and the text in the params."""
+    counter = conversation.counter
+    added = [*(params.turns or ())]
+    if params.text:
+        added.append(Turn(role="user", content=params.text))
+    total = Sums(exact=counter.priming) if conversation.is_empty and added else conversation.total()
+    for turn in added:
+        total = total.plus(sums_of(counter.message(turn)))
+    measure = measure_of(total, counter.tokenizer, calibration)
+    return measure if conversation.has_reported_usage else with_hidden_tokens(measure, calibration)
+
+
+def preflight(
+    conversation: Conversation,
+    window: Window,
+    params: PreflightParams,
+    *,
+    models: Iterable[Alternative] = (),
+    warn_at: tuple[float, ...] = (0.8, 0.95),
+    calibration: ConversationCalibration | None = None,
+) -> PreflightResult:
+    """Return whether a request fits the window.
+
+    Args:
+        conversation: The conversation, with a counter for the requested model.
+        window: The context window of that model.
+        params: The turns and text to add, and the expected output.
+        models: The models to suggest if they have enough room.
+        warn_at: Thresholds, as fractions of the usable window. The verdict is a warning above the
+            highest threshold.
+        calibration: The conversation's calibration.
+    """
+    prompt = count_request(conversation, params, calibration).tokens
+    output = params.max_output_tokens or 0
+    reasons = _window_reasons(prompt, output, window, warn_at)
+    fits = not window.over(prompt) and prompt + output <= window.limit.tokens
+    defer = _defer_reason(conversation, params, prompt, window)
+    size, needed = window.limit.tokens, prompt + output
+    alternatives = (
+        [] if fits else models_that_fit(models, needed, conversation.model, window.reserve, size)
+    )
+    if defer is not None:
+        reasons.append(defer)
+    if not fits:
+        heaviest = largest_tools(conversation.tools, conversation.counter)
+        offers = fallback_texts(alternatives, heaviest)
+        reasons += [Reason(kind="fallback", message=one) for one in offers]
+    return PreflightResult(
+        verdict=_judge(prompt, fits, bool(reasons), window),
+        prompt_tokens=prompt,
+        available=window.available(prompt),
+        fits=fits,
+        defer_tool=defer is not None,
+        estimated_cost_usd=None,
+        reasons=reasons,
+        alternatives=alternatives,
+    )
+
+
+def combine_verdicts(
+    fit: PreflightResult, verdict: Verdict, reasons: Sequence[Reason]
+) -> PreflightResult:
+    """Return a copy of `fit` with `reasons` added.
+
+    Its verdict is `verdict` or `fit.verdict`, whichever is more severe.
+    """
+    worse = max(fit.verdict, verdict, key=_RANKS.index)
+    return msgspec.structs.replace(fit, verdict=worse, reasons=[*fit.reasons, *reasons])
+
+
+def models_that_fit(
+    models: Iterable[Alternative], tokens: int, model: str, reserve: int, than: int = 0
+) -> list[Alternative]:
+    """Return other models that have room for `tokens`, smallest window first.
+
+    Args:
+        models: The models to choose from.
+        tokens: The size that must fit.
+        model: The current model, which is left out.
+        reserve: The part of each window reserved for the reply, in tokens.
+        than: Windows up to this size are left out.
+    """
+    fit = {
+        one.model: one
+        for one in models
+        if one.model != model
+        and one.context_window > than
+        and usable(one.context_window, reserve) >= tokens
+        and (prompt_limit_of(one.model) or tokens) >= tokens
+    }
+    return sorted(fit.values(), key=lambda one: (one.context_window, one.model))[
+        :ALTERNATIVES_SHOWN
+    ]
+
+
+def largest_tool_result(conversation: Conversation, name: str) -> int:
+    """Return the size of the largest result of this tool in the conversation, in tokens."""
+    counts = conversation.model_counts().turns
+    sizes = [0]
+    names: dict[str, str] = {}
+    for index, turn in enumerate(conversation.turns):
+        found = parts(turn)
+        names.update({part.id: part.name for part in found if part.id and part.name})
+        given = [part.name or names.get(part.id or "") for part in found if part.kind == "result"]
+        if name in given:
+            sizes.append(counts[index].tokens)
+    return max(sizes)
+
+
+def _window_reasons(
+    prompt: int, output: int, window: Window, warn_at: tuple[float, ...]
+) -> list[Reason]:
+    limit, size = window.limit.tokens, f"the prompt of {prompt:,} tokens"
+    if window.over(prompt):
+        exceeded = "prompt limit" if window.usable == window.limit.prompt else "usable window"
+        text = f"{size} exceeds the {exceeded} of {window.usable:,} tokens"
+        return [Reason(kind="window", message=text)]
+    if prompt + output > limit:
+        text = f"{size} and {output:,} tokens of output exceed the window of {limit:,} tokens"
+        return [Reason(kind="output", message=text)]
+    if should_prune(prompt, window, warn_at):
+        text = f"{size} is close to the usable window of {window.usable:,} tokens"
+        return [Reason(kind="budget", message=text)]
+    return []
+
+
+def _defer_reason(
+    conversation: Conversation, params: PreflightParams, prompt: int, window: Window
+) -> Reason | None:
+    """Return why a pending tool call should be deferred, or None if its result will fit."""
+    call = params.pending_tool_call
+    if call is None:
         return None
-    return conversation.counter.text(reply.content).tokens, usage.output_tokens
+    expected = call.expected_tokens
+    if expected is None:
+        expected = largest_tool_result(conversation, call.name)
+    if not window.over(prompt + expected):
+        return None
+    result = f"the result of {printable(call.name)} ({expected:,} tokens)"
+    text = f"not enough room for {result}; run the tool later"
+    return Reason(kind="tool", message=text)
+
+
+def _judge(prompt: int, fits: bool, warned: bool, window: Window) -> Verdict:
+    if not fits and prompt > (window.limit.prompt or window.limit.tokens):
+        return "refuse"
+    return "warn" if warned else "ok"

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from sidecar.conversations.changes import count_request
 from sidecar.conversations.context_protocol import PreflightParams
 from sidecar.conversations.conversation import Conversation, restore, save
-from sidecar.conversations.occupancy import UNSEEN, context_usage, count_request, occupancy
+from sidecar.conversations.occupancy import UNSEEN, context_usage, occupancy
 from sidecar.conversations.turn_counts import MARKS, Counter, Sums, measure_of
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
 from sidecar.counting.count_result import Measure

@@ -11,7 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from sidecar.conversations.changes import AlternativeModels
+from sidecar.conversations.changes import (
+    AlternativeModels,
+    combine_verdicts,
+    models_that_fit,
+    preflight,
+)
 from sidecar.conversations.context_protocol import (
     Alternative,
     ContextUsage,
@@ -20,15 +25,7 @@ from sidecar.conversations.context_protocol import (
     Reason,
 )
 from sidecar.conversations.conversation import Conversation
-from sidecar.conversations.occupancy import (
-    budget_message,
-    combine_verdicts,
-    context_usage,
-    crossed,
-    models_that_fit,
-    occupancy,
-    preflight,
-)
+from sidecar.conversations.occupancy import budget_message, context_usage, crossed, occupancy
 from sidecar.conversations.sections import largest_tools
 from sidecar.counting.model_list import search
 from sidecar.endpoints.outcome import Capability

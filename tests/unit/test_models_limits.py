@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from sidecar.conversations.changes import models_that_fit, preflight
 from sidecar.conversations.context_protocol import Alternative, PreflightParams
-from sidecar.conversations.occupancy import models_that_fit, preflight
 from sidecar.counting.model_list import model_info
 from sidecar.models import catalogue
 from sidecar.models.catalogue import prompt_limit_of, usual_window, window_of
