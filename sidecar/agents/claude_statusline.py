@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.fields import TokenCount, parse_iso_time, time_from_ms
+from sidecar.agents.file_reading import TokenCount, parse_iso_time, time_from_ms
 from sidecar.agents.session_events import ReportedLimit, StoredSession
 from sidecar.config.safe_files import lock_state, write
 from sidecar.messages.vendor_usage import LONGEST_ID, MOST_TOKENS

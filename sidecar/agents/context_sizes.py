@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.fields import CamelRecord, Record
+from sidecar.agents.file_reading import CamelRecord, Record
 from sidecar.errors import SidecarError
 from sidecar.messages.vendor_usage import LONGEST_ID
 

@@ -15,8 +15,7 @@ import msgspec
 
 from sidecar.agents.folders import Places, Roots, agent_folders
 from sidecar.agents.session_events import CallFinished, Store, StoreRead, StoreReader
-from sidecar.agents.store_files import database_files, database_store
-from sidecar.agents.stores import SessionState, read_store
+from sidecar.agents.stores import SessionState, database_files, database_store, read_store
 from sidecar.messages.vendor_usage import LONGEST_ID
 
 _BUSY_SECONDS = 0.25

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from sidecar.agents.branches import resolve
 from sidecar.agents.context_sizes import unpack
 from sidecar.agents.folders import Roots
-from sidecar.agents.git_folders import resolve
 from sidecar.agents.reader_registry import Sources
 from sidecar.agents.session_events import StoredSession
 from sidecar.agents.session_index import SessionIndex

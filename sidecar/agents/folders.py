@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from sidecar.agents.fields import read_setting
-from sidecar.agents.git_folders import resolve, worktrees_beside
+from sidecar.agents.branches import resolve, worktrees_beside
+from sidecar.agents.file_reading import read_setting
 from sidecar.config.settings import Agents
 from sidecar.known_agents import all_agents, editor_servers, editors
 from sidecar.operating_system import HOME_VARIABLE, PLATFORM

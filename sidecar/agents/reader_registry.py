@@ -11,7 +11,7 @@ from importlib import import_module
 
 import msgspec
 
-from sidecar.agents.fields import time_from_ns
+from sidecar.agents.file_reading import time_from_ns
 from sidecar.agents.folders import Places, Roots, has_files, possible_paths, project_files
 from sidecar.agents.session_events import Store, StoreReader
 from sidecar.config.settings import Agents

@@ -26,9 +26,10 @@ from sidecar.agents.databases import (
     read_database,
     read_only,
 )
-from sidecar.agents.fields import (
+from sidecar.agents.file_reading import (
     Record,
     decode_document,
+    open_quietly,
     parse_time,
     parse_usd,
     read_setting,
@@ -37,7 +38,6 @@ from sidecar.agents.fields import (
     token_count,
     try_decode_settings,
 )
-from sidecar.agents.file_reading import open_quietly
 from sidecar.agents.folders import Places, agent_folders
 from sidecar.agents.session_events import (
     CallFinished,
@@ -47,15 +47,17 @@ from sidecar.agents.session_events import (
     StoreRead,
     StoreReader,
 )
-from sidecar.agents.store_files import FileStores, database_store, store_from_path
 from sidecar.agents.stores import (
     ContextTrack,
+    FileStores,
     LineReader,
     Lines,
     SessionLines,
     SessionState,
+    database_store,
     first_records,
     read_store,
+    store_from_path,
 )
 from sidecar.known_agents import CallFields, Names, SessionFields, all_agents
 from sidecar.messages.vendor_usage import Usage

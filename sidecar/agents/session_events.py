@@ -62,9 +62,6 @@ class CallSize(msgspec.Struct, frozen=True, gc=False):
         return cls(usage.prompt_tokens, usage.output_tokens, model, window)
 
 
-DETACHED = "HEAD"
-"""What agents record instead of a branch if git's HEAD is detached."""
-
 NEVER = datetime.min.replace(tzinfo=UTC)
 """The update time of sessions that do not record it."""
 

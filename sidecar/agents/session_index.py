@@ -23,12 +23,11 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.fields import time_from_ns
+from sidecar.agents.branches import Head, branch_of_call, head_around, resolve, worktrees_around
+from sidecar.agents.file_reading import time_from_ns
 from sidecar.agents.folders import Places, Roots
-from sidecar.agents.git_folders import Head, head_around, resolve, worktrees_around
 from sidecar.agents.reader_registry import Sources, reader_of
 from sidecar.agents.session_events import (
-    DETACHED,
     NEVER,
     CallFinished,
     Store,
@@ -719,24 +718,15 @@ def make_ledger_event(
         rank: The rank of the call's session (`LedgerEvent.rank`).
         head: What is checked out in the call's folder, or None if unknown.
     """
+    branch = branch_of_call(call.branch, call.at, head)
     return msgspec.structs.replace(
         call,
         agent=agent,
         rank=rank,
         provider=billing_provider(call.provider, call.model),
         workspace=_folder_uri(call.workspace),
-        branch=_branch_of_call(call, head),
+        branch=branch if _is_name(branch) else "",
     )
-
-
-def _branch_of_call(call: CallFinished, head: Head | None) -> str:
-    """Return the branch that was checked out when a call was made, or an empty string.
-
-    Some agents record only the branch on which a session started.
-    """
-    branch = None if head is None else head.branch_at(call.at)
-    branch = call.branch if branch is None else branch
-    return "" if branch == DETACHED or not _is_name(branch) else branch
 
 
 @lru_cache(maxsize=4096)

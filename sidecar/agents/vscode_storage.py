@@ -12,9 +12,8 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.fields import CamelRecord, Record
-from sidecar.agents.file_reading import cached_until_changed, open_quietly
-from sidecar.agents.store_files import list_folder
+from sidecar.agents.file_reading import CamelRecord, Record, cached_until_changed, open_quietly
+from sidecar.agents.stores import list_folder
 from sidecar.known_agents import editor_servers
 
 _MOST = 1 << 20

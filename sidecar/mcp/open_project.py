@@ -11,8 +11,9 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from sidecar.agents.branches import DETACHED
 from sidecar.agents.reader_registry import reader_of
-from sidecar.agents.session_events import DETACHED, McpToolCall, StoredSession
+from sidecar.agents.session_events import McpToolCall, StoredSession
 from sidecar.budgets.budget_rules import Rules
 from sidecar.config.load import load
 from sidecar.config.roots import find_root

@@ -44,6 +44,7 @@ def warm() -> None:
             _prices = ()
 
 
+@lru_cache(maxsize=4096)
 def provider_of(model: str) -> str:
     """Return the provider that a model's name implies, or an empty string if none is known."""
     return parse(model).provider or maker_of(model) or ""

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.fields import without_comments
-from sidecar.agents.file_reading import open_quietly
+from sidecar.agents.file_reading import open_quietly, without_comments
 from sidecar.config import toml
 from sidecar.config.safe_files import lock_state, make_folder, read_file, write
 from sidecar.counting.count_result import Measure, Method

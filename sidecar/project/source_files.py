@@ -361,7 +361,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def _parse_settings(path: str, text: str) -> dict[str, Any]:
     from sidecar import typed
-    from sidecar.agents.fields import without_comments
+    from sidecar.agents.file_reading import without_comments
     from sidecar.config import toml
     from sidecar.text.prompt_markdown import read_yaml
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.git_folders import resolve
+from sidecar.agents.branches import resolve
 from sidecar.agents.reader_registry import Sources
 from sidecar.config.checks import similar_agents
 from sidecar.config.paths import state_dir

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from sidecar.agents.branches import DETACHED
 from sidecar.agents.reader_registry import reader_of
-from sidecar.agents.session_events import DETACHED, Activity, StoredSession
+from sidecar.agents.session_events import Activity, StoredSession
 from sidecar.conversations.context_protocol import (
     ContextUsage,
     ContextWarning,

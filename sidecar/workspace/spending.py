@@ -204,7 +204,7 @@ def repository_folders(book: CostBook, folder: Path) -> tuple[str, ...]:
 
     This function blocks.
     """
-    from sidecar.agents.git_folders import resolve, worktrees_beside
+    from sidecar.agents.branches import resolve, worktrees_beside
 
     real = resolve(str(folder))
     return book.folders_of(worktrees_beside(real) or {real: ""})
@@ -218,7 +218,7 @@ def branch_cost(book: CostBook, folder: Path) -> BranchCost | None:
     Raises:
         LedgerError: The ledger cannot be read.
     """
-    from sidecar.agents.git_folders import head_around
+    from sidecar.agents.branches import head_around
 
     head, folders = head_around(str(folder)), repository_folders(book, folder)
     return book.branch_cost(folder.as_uri(), head.branch, folders) if head and head.branch else None
@@ -303,7 +303,7 @@ class Spending:
 
         The result is None if it is unknown, and an empty string if HEAD was detached.
         """
-        from sidecar.agents.git_folders import head_around
+        from sidecar.agents.branches import head_around
 
         head = None if self._path is None else head_around(str(self._path))
         return None if head is None else head.branch_at(at or datetime.now(UTC))

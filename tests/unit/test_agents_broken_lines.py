@@ -20,8 +20,7 @@ from benchmarks.agents.qwen import QwenHome
 from benchmarks.agents.truth import append
 from sidecar import typed
 from sidecar.agents import file_reading
-from sidecar.agents.fields import CamelRecord, Record
-from sidecar.agents.file_reading import leading_members, whole_objects
+from sidecar.agents.file_reading import CamelRecord, Record, leading_members, whole_objects
 from sidecar.agents.stores import Lines, record_at
 from sidecar.config.settings import Agents
 from tests.unit.agents_world import World

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from benchmarks.agents.claude import MODEL, ClaudeHome, Transcript, everyday, slug_of, usage
 from benchmarks.agents.truth import Tokens, append, stamp
-from sidecar.agents.fields import parse_iso_time
+from sidecar.agents.file_reading import parse_iso_time
 from sidecar.agents.stores import COMPACTED, NO_USAGE
 from sidecar.cli import main
 from sidecar.cost.cache_losses import CacheLoss, LossCause

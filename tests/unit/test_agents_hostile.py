@@ -30,10 +30,9 @@ from benchmarks.agents.truth import Clock, append
 from sidecar import typed
 from sidecar.agents import compressed, reader_registry
 from sidecar.agents.databases import read_only
-from sidecar.agents.fields import Record
-from sidecar.agents.file_reading import chunks, open_quietly
+from sidecar.agents.file_reading import Record, chunks, open_quietly
 from sidecar.agents.session_events import StoredSession
-from sidecar.agents.store_files import database_store, walk
+from sidecar.agents.stores import database_store, walk
 from sidecar.config.settings import Agents
 from sidecar.messages.vendor_usage import LONGEST_ID, MOST_TOKENS
 from sidecar.workspace.services import Services

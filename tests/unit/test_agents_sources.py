@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.agents.truth import Tokens, append
 from sidecar.agents import compressed, databases
-from sidecar.agents.fields import parse_time
+from sidecar.agents.file_reading import parse_time
 from sidecar.agents.reader_registry import survey
 from sidecar.agents.readers import cursor as cursor_reader
 from sidecar.agents.record_reader import NO_CONTEXT

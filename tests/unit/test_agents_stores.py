@@ -16,11 +16,9 @@ from benchmarks.agents import claude, codex
 from sidecar import typed
 from sidecar.agents import file_reading, stores
 from sidecar.agents.compressed import zstd
-from sidecar.agents.fields import reported_usage
-from sidecar.agents.file_reading import chunks, first_lines, open_quietly
+from sidecar.agents.file_reading import chunks, first_lines, open_quietly, reported_usage
 from sidecar.agents.session_events import CallFinished, Store, StoredSession, StoreRead
-from sidecar.agents.store_files import store_from_path
-from sidecar.agents.stores import Lines, SessionState, read_lines, record_at
+from sidecar.agents.stores import Lines, SessionState, read_lines, record_at, store_from_path
 from tests.unit.agents_world import World
 
 STEP = 20_000

@@ -358,7 +358,7 @@ def test_the_hook_imports_no_large_modules(book: CostBook, tmp_path: Path) -> No
         "sidecar.__main__", "sidecar.hooks", "sidecar.hooks.prompt_hook", "sidecar.config",
         "sidecar.config.paths", "sidecar.operating_system",
         # only for caps of workspaces and branches
-        "sidecar.cost", "sidecar.cost.worktrees", "sidecar.agents", "sidecar.agents.git_folders", "sidecar.config.safe_files",
+        "sidecar.cost", "sidecar.cost.worktrees", "sidecar.agents", "sidecar.agents.branches", "sidecar.config.safe_files",
         "sidecar.config.roots", "sidecar.config.toml", "sidecar.errors",
     }  # fmt: skip
     large = {"msgspec", "click", "httpx", "asyncio", "subprocess", "dataclasses", "inspect"}

@@ -16,7 +16,7 @@ from functools import partial
 
 import msgspec
 
-from sidecar.agents.fields import reported_usage
+from sidecar.agents.file_reading import reported_usage
 from sidecar.agents.folders import Places, Roots, agent_folders, project_files
 from sidecar.agents.session_events import (
     CallFinished,
@@ -26,8 +26,7 @@ from sidecar.agents.session_events import (
     StoreRead,
     StoreReader,
 )
-from sidecar.agents.store_files import store_from_path
-from sidecar.agents.stores import Lines, SessionState, read_lines
+from sidecar.agents.stores import Lines, SessionState, read_lines, store_from_path
 from sidecar.known_agents import all_agents
 from sidecar.messages.vendor_usage import Usage
 

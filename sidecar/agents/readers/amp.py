@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sidecar.agents.context_sizes import Content, ContextSizes
-from sidecar.agents.fields import (
+from sidecar.agents.file_reading import (
     CamelRecord,
     Number,
     Record,
     decode_document,
     decode_file,
     parse_time,
-    provider_of,
     reported_usage,
     time_from_ms,
     token_count,
@@ -22,6 +21,7 @@ from sidecar.agents.session_events import CallFinished, CallSize, Store, StoreRe
 from sidecar.agents.stores import DocumentReader, SessionState
 from sidecar.agents.vscode_storage import local_path
 from sidecar.messages.vendor_usage import Usage
+from sidecar.models.catalogue import provider_of
 
 
 class _Usage(CamelRecord):

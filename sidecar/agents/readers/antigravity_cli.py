@@ -14,12 +14,17 @@ from pathlib import Path
 
 from sidecar import typed
 from sidecar.agents.databases import DatabaseState, column_text, read_database, rows
-from sidecar.agents.fields import CamelRecord, Number, reported_usage, time_from_ms, time_from_ns
-from sidecar.agents.file_reading import cached_until_changed
+from sidecar.agents.file_reading import (
+    CamelRecord,
+    Number,
+    cached_until_changed,
+    reported_usage,
+    time_from_ms,
+    time_from_ns,
+)
 from sidecar.agents.folders import Places
 from sidecar.agents.session_events import CallFinished, CallSize, Store, StoreRead
-from sidecar.agents.store_files import FileStores, database_store
-from sidecar.agents.stores import SessionState, read_records
+from sidecar.agents.stores import FileStores, SessionState, database_store, read_records
 from sidecar.agents.vscode_storage import local_path
 
 _MAIN = "conversations"

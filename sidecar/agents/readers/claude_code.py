@@ -27,32 +27,35 @@ from msgspec.structs import replace
 
 from sidecar import typed
 from sidecar.agents.context_sizes import Content, ContextSizes, PartKind
-from sidecar.agents.fields import (
+from sidecar.agents.file_reading import (
     CamelRecord,
     Number,
     Record,
     TokenCount,
     json_digest,
+    open_quietly,
     parse_iso_time,
     parse_usd,
-    provider_of,
 )
-from sidecar.agents.file_reading import open_quietly
 from sidecar.agents.folders import Places, Roots, agent_folders
 from sidecar.agents.session_events import CallFinished, CallSize, Store, StoredSession
-from sidecar.agents.store_files import is_folder, list_folder, store_from_path, walk
 from sidecar.agents.stores import (
     LineReader,
     Lines,
     SessionLines,
     SessionState,
+    is_folder,
+    list_folder,
     read_records,
     record_at,
+    store_from_path,
+    walk,
 )
 from sidecar.cost.cache_losses import CacheFacts
 from sidecar.cost.ledger_events import split
 from sidecar.messages.vendor_usage import Usage, normal_tier, region_suffix, usage_from_parts
 from sidecar.models import catalogue
+from sidecar.models.catalogue import provider_of
 from sidecar.models.names import parse
 
 _SYNTHETIC = "<synthetic>"

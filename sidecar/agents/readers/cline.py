@@ -21,13 +21,12 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.context_sizes import Content, ContextSizes
-from sidecar.agents.fields import (
+from sidecar.agents.file_reading import (
     CamelRecord,
     Number,
     Record,
     decode_document,
     decode_file,
-    provider_of,
     reported_usage,
     time_from_ms,
     token_count,
@@ -35,10 +34,17 @@ from sidecar.agents.fields import (
 )
 from sidecar.agents.folders import Places, editor_folders
 from sidecar.agents.session_events import CallFinished, CallSize, McpToolCall, Store, StoreRead
-from sidecar.agents.store_files import TwoStores, store_from_path, with_size_of
-from sidecar.agents.stores import ContextTrack, DocumentReader, SessionState
+from sidecar.agents.stores import (
+    ContextTrack,
+    DocumentReader,
+    SessionState,
+    TwoStores,
+    store_from_path,
+    with_size_of,
+)
 from sidecar.known_agents import all_agents
 from sidecar.messages.vendor_usage import Usage
+from sidecar.models.catalogue import provider_of
 
 
 class _Numbers(CamelRecord):

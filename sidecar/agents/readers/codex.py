@@ -26,14 +26,13 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.context_sizes import ContextSizes
-from sidecar.agents.fields import (
+from sidecar.agents.file_reading import (
     Record,
     TokenCount,
+    last_lines,
     parse_iso_time,
     parse_time,
-    provider_of,
 )
-from sidecar.agents.file_reading import last_lines
 from sidecar.agents.folders import Places, Roots
 from sidecar.agents.session_events import (
     CallFinished,
@@ -42,17 +41,18 @@ from sidecar.agents.session_events import (
     Store,
     StoredSession,
 )
-from sidecar.agents.store_files import list_folder
 from sidecar.agents.stores import (
     LineReader,
     Lines,
     SessionLines,
     SessionState,
+    list_folder,
     read_records,
     record_at,
 )
 from sidecar.cost.cache_losses import CacheFacts
 from sidecar.messages.vendor_usage import Usage, normal_tier, usage_from_prompt
+from sidecar.models.catalogue import provider_of
 
 UsageParts = tuple[int, int, int, int, int]
 """Token counts: input, cached input, input written to the cache, output, and reasoning output."""

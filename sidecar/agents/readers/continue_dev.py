@@ -18,7 +18,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.context_sizes import Content, ContextSizes, PartKind
-from sidecar.agents.fields import (
+from sidecar.agents.file_reading import (
     CamelRecord,
     Number,
     Record,
@@ -34,8 +34,15 @@ from sidecar.agents.fields import (
 )
 from sidecar.agents.folders import Places, Roots
 from sidecar.agents.session_events import CallFinished, CallSize, Store, StoredSession, StoreRead
-from sidecar.agents.store_files import FileStores, TwoStores, store_from_path
-from sidecar.agents.stores import LineReader, Lines, SessionState, read_store
+from sidecar.agents.stores import (
+    FileStores,
+    LineReader,
+    Lines,
+    SessionState,
+    TwoStores,
+    read_store,
+    store_from_path,
+)
 from sidecar.messages.vendor_usage import Usage
 
 

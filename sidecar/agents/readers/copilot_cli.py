@@ -23,19 +23,20 @@ from msgspec.structs import replace
 from sidecar import typed
 from sidecar.agents.context_sizes import ContextSizes
 from sidecar.agents.databases import DatabaseState, OneDatabase, read_only, rows
-from sidecar.agents.fields import (
+from sidecar.agents.file_reading import (
     CamelRecord,
     Number,
     TokenCount,
+    cached_until_changed,
+    chunks,
     json_digest,
     nano_credits_to_usd,
+    open_quietly,
     parse_iso_time,
     parse_time,
     reported_usage,
 )
-from sidecar.agents.file_reading import cached_until_changed, chunks, open_quietly
 from sidecar.agents.session_events import CallFinished, CallSize, Category, Store, StoredSession
-from sidecar.agents.store_files import TwoStores
 from sidecar.agents.stores import (
     NO_USAGE,
     ContextTrack,
@@ -43,6 +44,7 @@ from sidecar.agents.stores import (
     Lines,
     SessionLines,
     SessionState,
+    TwoStores,
     read_records,
 )
 from sidecar.messages.vendor_usage import Usage

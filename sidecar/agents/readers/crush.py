@@ -23,8 +23,14 @@ from sidecar.agents.databases import (
     read_only,
     rows,
 )
-from sidecar.agents.fields import Record, decode_file, parse_time, reported_usage, token_count
-from sidecar.agents.file_reading import cached_until_changed
+from sidecar.agents.file_reading import (
+    Record,
+    cached_until_changed,
+    decode_file,
+    parse_time,
+    reported_usage,
+    token_count,
+)
 from sidecar.agents.folders import Places, agent_folders
 from sidecar.agents.session_events import CallFinished, CallSize
 from sidecar.agents.stores import ContextTrack, SessionState

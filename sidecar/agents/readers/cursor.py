@@ -15,7 +15,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.databases import OneDatabase, column_text, columns, read_database, read_only
-from sidecar.agents.fields import (
+from sidecar.agents.file_reading import (
     CamelRecord,
     Number,
     Record,

@@ -18,19 +18,18 @@ from msgspec.structs import replace
 
 from sidecar import typed
 from sidecar.agents.context_sizes import ContextSizes, PartKind
-from sidecar.agents.fields import (
+from sidecar.agents.file_reading import (
     CamelRecord,
     Record,
     TokenCount,
+    cached_until_changed,
     decode_document,
     decode_file,
     parse_iso_time,
     reported_usage,
 )
-from sidecar.agents.file_reading import cached_until_changed
 from sidecar.agents.folders import Places, Roots, folder_digest
 from sidecar.agents.session_events import CallFinished, CallSize, Store, StoredSession, StoreRead
-from sidecar.agents.store_files import list_folder, store_from_path
 from sidecar.agents.stores import (
     ContextTrack,
     LineReader,
@@ -38,8 +37,10 @@ from sidecar.agents.stores import (
     SessionLines,
     SessionState,
     StartOverError,
+    list_folder,
     read_document,
     record_at,
+    store_from_path,
 )
 from sidecar.messages.vendor_usage import Usage
 

@@ -24,7 +24,7 @@ from sidecar.agents.databases import (
     read_only,
     rows,
 )
-from sidecar.agents.fields import (
+from sidecar.agents.file_reading import (
     CamelRecord,
     Record,
     parse_time,

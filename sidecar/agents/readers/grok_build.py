@@ -18,11 +18,13 @@ from pathlib import Path
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.fields import (
+from sidecar.agents.file_reading import (
     CamelRecord,
     Number,
     Record,
     TokenCount,
+    cached_until_changed,
+    last_lines,
     parse_iso_time,
     parse_time,
     reported_usage,
@@ -30,11 +32,17 @@ from sidecar.agents.fields import (
     time_from_ns,
     try_decode_file,
 )
-from sidecar.agents.file_reading import cached_until_changed, last_lines
 from sidecar.agents.folders import Places
 from sidecar.agents.session_events import CallFinished, CallSize, Store, StoredSession
-from sidecar.agents.store_files import store_from_path, with_size_of
-from sidecar.agents.stores import ContextTrack, LineReader, Lines, SessionLines, SessionState
+from sidecar.agents.stores import (
+    ContextTrack,
+    LineReader,
+    Lines,
+    SessionLines,
+    SessionState,
+    store_from_path,
+    with_size_of,
+)
 from sidecar.messages.vendor_usage import Usage
 
 _UPDATES, _SUMMARY, _SIGNALS = "updates.jsonl", "summary.json", "signals.json"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sidecar import typed
-from sidecar.agents.fields import (
+from sidecar.agents.file_reading import (
     CamelRecord,
     Number,
     Record,

@@ -13,7 +13,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.context_sizes import Content, ContextSizes
-from sidecar.agents.fields import (
+from sidecar.agents.file_reading import (
     Record,
     TokenCount,
     parse_time,

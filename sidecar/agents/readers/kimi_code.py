@@ -15,11 +15,10 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.context_sizes import ContextSizes
-from sidecar.agents.fields import (
+from sidecar.agents.file_reading import (
     CamelRecord,
     Record,
     TokenCount,
-    provider_of,
     reported_usage,
     time_from_ms,
     try_decode_file,
@@ -27,9 +26,16 @@ from sidecar.agents.fields import (
 )
 from sidecar.agents.folders import Places
 from sidecar.agents.session_events import CallFinished, CallSize, Store, StoredSession
-from sidecar.agents.store_files import store_from_path, with_size_of
-from sidecar.agents.stores import LineReader, Lines, SessionLines, SessionState
+from sidecar.agents.stores import (
+    LineReader,
+    Lines,
+    SessionLines,
+    SessionState,
+    store_from_path,
+    with_size_of,
+)
 from sidecar.messages.vendor_usage import Usage
+from sidecar.models.catalogue import provider_of
 
 _MOST_PROMPTS = 1_000
 _WIRE, _STATE, _MAIN = "wire.jsonl", "state.json", "main"

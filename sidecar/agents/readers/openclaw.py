@@ -15,8 +15,14 @@ from sidecar.agents.databases import columns, read_database
 from sidecar.agents.folders import Places
 from sidecar.agents.readers.pi import Pi, PiSession, window_in_settings
 from sidecar.agents.session_events import CallFinished, Store, StoredSession, StoreRead
-from sidecar.agents.store_files import FileStores, TwoStores, database_store
-from sidecar.agents.stores import Lines, SessionState, StartOverError
+from sidecar.agents.stores import (
+    FileStores,
+    Lines,
+    SessionState,
+    StartOverError,
+    TwoStores,
+    database_store,
+)
 
 _MOST_BYTES = 64 << 20
 """The maximum size of a decompressed event in bytes."""

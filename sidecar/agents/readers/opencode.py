@@ -24,13 +24,15 @@ from msgspec.structs import replace
 from sidecar import typed
 from sidecar.agents.context_sizes import ContextSizes
 from sidecar.agents.databases import OneDatabase, columns, read_database, read_only
-from sidecar.agents.fields import (
+from sidecar.agents.file_reading import (
     CamelRecord,
     Number,
     Record,
     TokenCount,
+    cached_until_changed,
     decode_document,
     decode_file,
+    open_quietly,
     parse_usd,
     reported_usage,
     time_from_ms,
@@ -38,7 +40,6 @@ from sidecar.agents.fields import (
     try_decode_file,
     without_comments,
 )
-from sidecar.agents.file_reading import cached_until_changed, open_quietly
 from sidecar.agents.folders import Places, agent_folders, database_by_variable
 from sidecar.agents.readers.cline import TASK_FILE, Tasks
 from sidecar.agents.session_events import (
@@ -49,8 +50,13 @@ from sidecar.agents.session_events import (
     StoredSession,
     StoreRead,
 )
-from sidecar.agents.store_files import TwoStores, list_folder, store_from_path
-from sidecar.agents.stores import DocumentReader, SessionState
+from sidecar.agents.stores import (
+    DocumentReader,
+    SessionState,
+    TwoStores,
+    list_folder,
+    store_from_path,
+)
 from sidecar.cost.cache_losses import CacheLoss
 from sidecar.known_agents import all_agents
 from sidecar.messages.vendor_usage import Usage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import zip_longest
 from pathlib import Path
 
-from sidecar.agents.fields import (
+from sidecar.agents.file_reading import (
     Number,
     Record,
     TokenCount,

@@ -16,21 +16,20 @@ from msgspec.structs import replace
 
 from sidecar import typed
 from sidecar.agents.context_sizes import Content, ContextSizes
-from sidecar.agents.fields import (
+from sidecar.agents.file_reading import (
     CamelRecord,
     Number,
     Record,
     TokenCount,
     json_digest,
+    open_quietly,
     parse_iso_time,
     parse_usd,
     reported_usage,
     try_decode_settings,
 )
-from sidecar.agents.file_reading import open_quietly
 from sidecar.agents.folders import Places, Roots, agent_folders
 from sidecar.agents.session_events import CallFinished, CallSize, Category, Store, StoredSession
-from sidecar.agents.store_files import store_from_path
 from sidecar.agents.stores import (
     ContextTrack,
     LineReader,
@@ -39,6 +38,7 @@ from sidecar.agents.stores import (
     SessionState,
     StartOverError,
     record_at,
+    store_from_path,
 )
 from sidecar.messages.vendor_usage import Usage
 

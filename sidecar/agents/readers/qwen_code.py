@@ -15,7 +15,13 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.context_sizes import GeminiPart, PartKind
-from sidecar.agents.fields import CamelRecord, Record, TokenCount, parse_iso_time, reported_usage
+from sidecar.agents.file_reading import (
+    CamelRecord,
+    Record,
+    TokenCount,
+    parse_iso_time,
+    reported_usage,
+)
 from sidecar.agents.session_events import CallFinished, CallSize, Category, Store
 from sidecar.agents.stores import (
     LineReader,

@@ -18,12 +18,14 @@ from pathlib import Path
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.fields import (
+from sidecar.agents.file_reading import (
     CamelRecord,
     Number,
     Record,
     TokenCount,
+    chunks,
     decode_document,
+    open_quietly,
     parse_iso_time,
     reported_usage,
     time_from_ms,
@@ -31,7 +33,6 @@ from sidecar.agents.fields import (
     try_decode_file,
     try_decode_settings,
 )
-from sidecar.agents.file_reading import chunks, open_quietly
 from sidecar.agents.folders import Places, Roots, agent_folders
 from sidecar.agents.session_events import (
     CallFinished,
@@ -41,14 +42,17 @@ from sidecar.agents.session_events import (
     StoredSession,
     StoreRead,
 )
-from sidecar.agents.store_files import (
+from sidecar.agents.stores import (
+    DocumentReader,
     FileStores,
+    Lines,
+    SessionState,
     TwoStores,
     list_folder,
+    read_store,
     store_from_path,
     with_size_of,
 )
-from sidecar.agents.stores import DocumentReader, Lines, SessionState, read_store
 from sidecar.messages.vendor_usage import Usage
 
 

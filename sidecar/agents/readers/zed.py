@@ -21,7 +21,7 @@ from sidecar.agents.databases import (
     read_only,
     rows,
 )
-from sidecar.agents.fields import Number, Record, parse_time, reported_usage
+from sidecar.agents.file_reading import Number, Record, parse_time, reported_usage
 from sidecar.agents.session_events import CallFinished, CallSize
 from sidecar.agents.stores import ContextTrack, SessionState
 from sidecar.messages.vendor_usage import Usage

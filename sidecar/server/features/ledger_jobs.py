@@ -166,7 +166,7 @@ def _has_changed(spendings: list[Spending]) -> bool:
 
 
 def _head_files(folders: Iterable[str]) -> list[str]:
-    from sidecar.agents.git_folders import head_file
+    from sidecar.agents.branches import head_file
 
     return [path for path in map(head_file, folders) if path is not None]
 

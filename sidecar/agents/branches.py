@@ -1,6 +1,7 @@
-"""The git worktrees and the branch of a folder, read from git's own files.
+"""The git branch for which an agent's call counts, and the git worktrees of a folder.
 
-Hooks also use this module. It imports little, because a prompt waits for them.
+Both are read from git's own files. Hooks also use this module. It imports little, because a prompt
+waits for them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sidecar.config.safe_files import read_regular
+
+DETACHED = "HEAD"
+"""What agents record instead of a branch if git's HEAD is detached."""
 
 
 @lru_cache(maxsize=4096)
@@ -64,6 +68,21 @@ class Head(NamedTuple):
         """
         aware = at if at.tzinfo else at.replace(tzinfo=UTC)
         return self.branch if self.since <= aware else None
+
+
+def branch_of_call(recorded: str, at: datetime, head: Head | None) -> str:
+    """Return the branch for which a call counts, or an empty string if HEAD was detached.
+
+    Some agents record only the branch on which a session started, so git's answer comes first.
+
+    Args:
+        recorded: The branch that the agent recorded last before the call.
+        at: When the call was made.
+        head: What is checked out in the call's folder, or None if unknown.
+    """
+    branch = None if head is None else head.branch_at(at)
+    branch = recorded if branch is None else branch
+    return "" if branch == DETACHED else branch
 
 
 def head_around(folder: str) -> Head | None:
