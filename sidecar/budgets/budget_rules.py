@@ -6,13 +6,16 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from itertools import takewhile
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
 from sidecar import typed
 from sidecar.config.settings import Budget, Settings
 from sidecar.text.globs import PathGlobs
+
+if TYPE_CHECKING:
+    from sidecar.counting.open_documents import Snapshot
 
 FindingSeverity = Literal["information", "warning", "error"]
 
@@ -121,6 +124,23 @@ class Rules:
 
     def __bool__(self) -> bool:
         return bool(self.written or self._presets)
+
+
+class Subject(NamedTuple):
+    """Text, and the budget rules that apply to it."""
+
+    name: str
+    snapshot: Snapshot
+    rules: tuple[Rule, ...]
+    model: str
+    version: int | None = None
+
+    @property
+    def models(self) -> dict[str, None]:
+        """The text's model and the models of its rules, without duplicates."""
+        return dict.fromkeys(
+            (self.model, *(rule.budget.model or self.model for rule in self.rules))
+        )
 
 
 def _literal_prefix(glob: str) -> str:

@@ -1,5 +1,7 @@
 """The cache of `token-sidecar check`: token counts by content, and findings for unchanged files.
 
+`footprint` and `map` share the counts, so a text that several commands count is tokenized once.
+
 The cache contains counts, hashes, names, positions and times, but no text. A file is not read
 again if its size, times and inode are unchanged. A file that changed shortly before it was read
 is always read again, because a later change could have the same time.
@@ -21,7 +23,7 @@ from sidecar.budgets.check_report import FileReport, ReportedFinding
 from sidecar.config.paths import cache_dir, state_dir
 from sidecar.config.safe_files import FileStamp, make_folder, stamp_of, write
 from sidecar.config.settings import Settings
-from sidecar.counting.count_result import Method
+from sidecar.counting.count_result import ContentCounts, Method
 
 if TYPE_CHECKING:
     from sidecar.project.files import SkippedPath, Target
@@ -78,10 +80,6 @@ class CheckCache(msgspec.Struct, kw_only=True):
     """The results, keyed by file path relative to the root."""
     packed: msgspec.Raw = msgspec.Raw(b"\x80")
     """The encoded `ContentCounts`, which are decoded only if a file must be counted."""
-
-
-ContentCounts = dict[bytes, dict[str, int]]
-"""Uncalibrated token counts, keyed by content digest and then by tokenizer."""
 
 
 def decode_counts(cache: CheckCache) -> ContentCounts:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from sidecar.budgets.budget_rules import Rules
+from sidecar.budgets.budget_rules import Rule, Rules, Subject
 from sidecar.budgets.check_cache import (
     CheckCache,
     Checked,
@@ -19,34 +21,69 @@ from sidecar.budgets.check_cache import (
     digest_of,
     drop_unused,
     file_stamps,
+    is_stamp_reliable,
 )
 from sidecar.budgets.check_report import (
     START,
+    FileRange,
     FileReport,
     Growth,
     Report,
+    ReportedFinding,
     Unchecked,
     find_distinct,
     report_finding,
 )
-from sidecar.budgets.findings import evaluate_always_loaded, evaluate_sum
-from sidecar.config.safe_files import stamp_of
-from sidecar.counting.count_result import Measure
-from sidecar.project.files import SkippedPath, Target, Targets, drop_duplicate_links
+from sidecar.budgets.findings import (
+    Finding,
+    evaluate_always_loaded,
+    evaluate_sum,
+    find_in_text,
+)
+from sidecar.config.safe_files import FileStamp, stamp_of
+from sidecar.config.settings import Settings
+from sidecar.counting.count_result import ContentCounts, Measure
+from sidecar.counting.open_documents import Snapshot
+from sidecar.counting.tokenizer_choice import (
+    ChooseCounter,
+    ContentCounter,
+    CounterChoice,
+    local_counters,
+    map_batches,
+)
+from sidecar.project.files import (
+    File,
+    SkippedPath,
+    Target,
+    Targets,
+    drop_duplicate_links,
+    read,
+    report_binary,
+)
+from sidecar.text.outline import has_ignore_mark
 
 if TYPE_CHECKING:
-    from sidecar.budgets.budget_rules import Rule
-    from sidecar.budgets.check_cache import ContentCounts
-    from sidecar.budgets.check_report import ReportedFinding
-    from sidecar.budgets.file_reader import FileReader, Progress
-    from sidecar.budgets.findings import Finding
-    from sidecar.config.settings import Settings
-    from sidecar.counting.tokenizer_choice import ChooseCounter
     from sidecar.project.source_files import Contents
 
 MAX_MATCHES = 100_000
 """Maximum number of times to test whether a rule matches a path. This many tests take 0.1 s."""
-_NO_STAMP = (0, 0, 0, 0)
+_NO_STAMP: FileStamp = (0, 0, 0, 0)
+_PARALLEL_REQUESTS = 8
+"""Maximum number of simultaneous requests to an endpoint."""
+_UNREAD = Entry(_NO_STAMP, is_stamp_reliable=False)
+
+Progress = Callable[[Iterable[Checked], int, int], Iterable[Checked]]
+"""Shows progress. Takes the files, their number and their total size in bytes."""
+
+
+class LoadedFile(NamedTuple):
+    """A file's text, its stamp, and the time of the stamp, which was taken before it was read."""
+
+    target: Target
+    snapshot: Snapshot
+    stamp: FileStamp = _NO_STAMP
+    stamped_at: int = 0
+    digest: bytes = b""
 
 
 class AlwaysLoadedFile(NamedTuple):
@@ -90,7 +127,8 @@ class Checker:
         self._cache = cache
         self._choose, self._progress = choose, progress
         self._contents: ContentCounts | None = None
-        self._reader: FileReader | None = None
+        self._counter: ContentCounter | None = None
+        self._reading = Lock()
         self.old_texts: dict[str, str] = {}
         """What the changed files contained in the revision that they are compared with."""
         self.unsent_rules: list[str] = []
@@ -105,23 +143,14 @@ class Checker:
         if cache.fingerprint != fingerprint or is_calibration_changed:
             cache.fingerprint, cache.entries, cache.calibration = fingerprint, {}, None
 
-    def reader(self) -> FileReader:
-        """Return the file reader, creating it on the first call."""
-        if self._reader is None:
-            from sidecar.budgets.file_reader import FileReader
-            from sidecar.counting.tokenizer_choice import local_counters
-
+    @property
+    def counter(self) -> ContentCounter:
+        """The counter of texts, which is created on first use."""
+        if self._counter is None:
             self._contents = decode_counts(self._cache)
-            self._reader = FileReader(
-                self._settings,
-                self._rules,
-                self._model,
-                self._contents,
-                self._choose or local_counters(self._settings)[1],
-                uses_endpoint=self._choose is not None,
-                progress=self._progress,
-            )
-        return self._reader
+            choose = self._choose or local_counters(self._settings)[1]
+            self._counter = ContentCounter(choose, self._contents, file_stamps(self._settings))
+        return self._counter
 
     def run(
         self,
@@ -218,7 +247,7 @@ class Checker:
             self._has_sent_files = True
             unread = [file for file in files if file.problem]
             self._unread_files += [Unchecked(file.path, file.problem, True) for file in unread]
-            counts = [(file.name, self.reader().measure(file.text, model)) for file in files]
+            counts = [(file.name, self.counter.measure(file.text, model)) for file in files]
             added = {
                 file.name: own.tokens - self.count_tokens(file.old_text, model)
                 for file, (_, own) in zip(files, counts, strict=True)
@@ -245,17 +274,16 @@ class Checker:
 
     def check_text(self, target: Target, text: str) -> Checked:
         """Check text from standard input against the rules for a path."""
-        from sidecar.budgets.file_reader import LoadedFile
-
-        return self.reader().check_file(LoadedFile(target, text))
+        (result,) = self._check_loaded([LoadedFile(target, Snapshot(text=text))])
+        return result
 
     def measure(self, text: str) -> Measure:
         """Count text for the default model."""
-        return self.reader().measure(text, self._model)
+        return self.counter.measure(text, self._model)
 
     def count_tokens(self, text: str, model: str | None = None) -> int:
         """Count the text's tokens for a model, or for the default model."""
-        return self.reader().measure(text, model or self._model).tokens if text else 0
+        return self.counter.measure(text, model or self._model).tokens if text else 0
 
     def report(
         self,
@@ -293,35 +321,94 @@ class Checker:
 
     def update_cache(self, targets: Sequence[Target]) -> None:
         """Update the cache at the end of a run."""
-        if self._reader is not None and self._reader.uses_calibration:
+        if self._counter is not None and self._counter.uses_calibration:
             self._cache.calibration = calibration_stamp() or _NO_STAMP
         drop_unused(self._cache, self._contents, {target.relative for target in targets})
 
     def _check(self, targets: Sequence[Target]) -> list[Checked]:
         results = {target.relative: unreadable(target) for target in targets if target.fault}
-        readable = [target for target in targets if not target.fault]
-        pending: list[Target] = []
-        size = 0
-        entries = self._cache.entries
-        for target in readable:
-            current = stamp_of(target.path)
-            entry = entries.get(target.relative)
+        entries, stamps = self._cache.entries, dict[Target, FileStamp]()
+        stamped_at = time.time_ns()
+        for target in (target for target in targets if not target.fault):
+            stamp, entry = stamp_of(target.path), entries.get(target.relative)
             if (
                 entry
-                and entry.stamp == current
+                and entry.stamp == stamp
                 and entry.is_stamp_reliable
                 and not entry.has_part_findings
             ):
                 results[target.relative] = _cached_result(target, entry)
             else:
-                pending.append(target)
-                size += current[0] if current else 0
-        if pending:
+                stamps[target] = stamp or _NO_STAMP
+        if stamps:
             self.has_changed = True
-            for result in self.reader().check_all(pending, size):
+            for result in self._check_new(stamps, stamped_at):
                 results[result.target.relative] = result
                 entries[result.target.relative] = result.entry
         return [results[target.relative] for target in targets]
+
+    def _check_new(self, stamps: Mapping[Target, FileStamp], stamped_at: int) -> list[Checked]:
+        """Read and check files on several threads, and return the results in order.
+
+        Args:
+            stamps: The files and their stamps.
+            stamped_at: The time before the stamps were taken, in nanoseconds since 1970.
+        """
+
+        def check_batch(batch: Sequence[tuple[Target, FileStamp]]) -> list[Checked]:
+            # Only one thread reads files at a time. Otherwise, the GIL would change hands at each
+            # file access.
+            with self._reading:
+                files = [_load_target(target, stamp, stamped_at) for target, stamp in batch]
+            loaded = [one for one in files if isinstance(one, LoadedFile)]
+            checked = iter(self._check_loaded(loaded))
+            return [next(checked) if isinstance(one, LoadedFile) else one for one in files]
+
+        threads = 0 if self._choose is None else _PARALLEL_REQUESTS
+        checked: Iterable[Checked] = map_batches(check_batch, [*stamps.items()], threads)
+        if self._progress is not None:
+            size = sum(stamp[0] for stamp in stamps.values())
+            checked = self._progress(checked, len(stamps), size)
+        return list(checked)
+
+    def _check_loaded(self, files: Sequence[LoadedFile]) -> list[Checked]:
+        """Check texts against the rules for their paths, except for group rules."""
+        snapshots, digests = [one.snapshot for one in files], [one.digest for one in files]
+        choices = self.counter.choose_counters(snapshots, self._model, digests)
+        return [self._check_file(file, choice) for file, choice in zip(files, choices, strict=True)]
+
+    def _check_file(self, file: LoadedFile, choice: CounterChoice) -> Checked:
+        target, text = file.target, file.snapshot.text
+        rules = self._rules.of(target.relative)
+        file_rules = tuple(rule for rule in rules if not rule.budget.sum)
+        subject = Subject(target.relative, file.snapshot, file_rules, self._model)
+        choices = {self._model: choice}
+        for model in subject.models:
+            if model not in choices:
+                (choices[model],) = self.counter.choose_counters(
+                    [file.snapshot], model, [file.digest]
+                )
+        whole = choice.measure(text)
+        found = [
+            (finding.kind, report_finding(finding, range_of(text, finding.start, finding.end)))
+            for finding in find_in_text(subject, choices)
+        ]
+        entry = Entry(
+            stamp=file.stamp,
+            is_stamp_reliable=is_stamp_reliable(file.stamp, file.stamped_at),
+            digest=file.digest,
+            tokens=whole.tokens,
+            method=whole.method,
+            error_percent=whole.error_percent,
+            is_ignored=has_ignore_mark(text, target.relative),
+            sum_rules=tuple(self._all_rules.index(rule) for rule in rules if rule.budget.sum),
+            findings=tuple(finding for kind, finding in found if kind == "file"),
+            has_part_findings=any(kind != "file" for kind, _ in found),
+        )
+        report = FileReport(
+            target.path, whole.tokens, whole.method, tuple(finding for _, finding in found)
+        )
+        return Checked(target, entry, report)
 
     def _add_sum_findings(
         self, checked: list[Checked], other_results: list[Checked], base: str
@@ -367,7 +454,9 @@ class Checker:
         model, entry = rule.budget.model, checked.entry
         if model is None or model == self._model:
             return Measure(entry.tokens, entry.method, "", entry.error_percent)
-        return self.reader().measure_for(checked, model)
+        content = read(File(checked.target.path, 0, named=True))
+        text = "" if isinstance(content, SkippedPath) else content.text
+        return self.counter.measure(text, model, entry.digest)
 
     def _settings_fingerprint(self) -> str:
         written = msgspec.json.encode(
@@ -432,13 +521,36 @@ def find_always_loaded(
     return found
 
 
+def _load_target(target: Target, stamp: FileStamp, stamped_at: int) -> LoadedFile | Checked:
+    content = read(File(target.path, stamp[0], named=True))
+    if isinstance(content, SkippedPath):
+        is_binary = not content.failed
+        entry = Entry(stamp, is_stamp_reliable(stamp, stamped_at)) if is_binary else _UNREAD
+        return Checked(target, entry, None, content)
+    digest = digest_of(content.text.encode("utf-8", "surrogatepass"))
+    return LoadedFile(target, Snapshot(text=content.text), stamp, stamped_at, digest)
+
+
+def range_of(text: str, start: int, end: int) -> FileRange:
+    """Return the range between two character offsets."""
+    return FileRange(*_line_and_column(text, start), *_line_and_column(text, end))
+
+
+def _line_and_column(text: str, offset: int) -> tuple[int, int]:
+    """Return the line and column of a character offset, both starting at 1."""
+    lone_cr = text.count("\r", 0, offset) - text.count("\r\n", 0, offset + 1)
+    line = text.count("\n", 0, offset) + lone_cr
+    start = max(text.rfind("\n", 0, offset), text.rfind("\r", 0, offset) if lone_cr else -1) + 1
+    return line + 1, offset - start + 1
+
+
 def unreadable(target: Target) -> Checked:
-    return Checked(target, Entry(_NO_STAMP, is_stamp_reliable=False), None, target.fault)
+    return Checked(target, _UNREAD, None, target.fault)
 
 
 def _cached_result(target: Target, entry: Entry) -> Checked:
     if not entry.digest:
-        return Checked(target, entry, None, SkippedPath(target.path, "binary file", failed=False))
+        return Checked(target, entry, None, report_binary(target.path))
     report = FileReport(target.path, entry.tokens, entry.method, entry.findings)
     return Checked(target, entry, report)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import nsmallest
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -13,6 +13,7 @@ from sidecar.budgets.budget_rules import (
     DEFAULT_WARN_AT,
     FindingSeverity,
     Rule,
+    Subject,
     percent_of,
     severity_of,
 )
@@ -40,6 +41,9 @@ from sidecar.text.outline import (
 )
 from sidecar.text.pieces import Piece, split, split_pieces
 from sidecar.text.printable import counted, printable
+
+if TYPE_CHECKING:
+    from sidecar.counting.tokenizer_choice import CounterChoice
 
 _ENCODED = 50_000
 """Maximum number of characters to encode at once.
@@ -379,6 +383,28 @@ def _method_text(measure: Measure) -> str:
     if measure.error_percent is None:
         return f"{measure.method}, margin of error unknown"
     return f"{measure.method} {band_text(measure.error_percent)}"
+
+
+def find_in_text(
+    subject: Subject,
+    choices: Mapping[str, CounterChoice],
+    rest_of_group: Mapping[str, RestOfGroup] | None = None,
+) -> list[Finding]:
+    """Return the findings in a text, by how its tokens are counted for each model.
+
+    See `evaluate`. This function blocks.
+    """
+    counter = make_text_counter(subject, choices)
+    return evaluate(
+        subject.name, subject.snapshot.text, subject.rules, counter, subject.model, rest_of_group
+    )
+
+
+def make_text_counter(subject: Subject, choices: Mapping[str, CounterChoice]) -> TextCounter:
+    whole = {model: choice.whole for model, choice in choices.items() if choice.whole is not None}
+    snapshot = subject.snapshot
+    pieces = snapshot.pieces if snapshot.is_cut else None
+    return TextCounter(snapshot.text, lambda model: choices[model].tokenizer, pieces, whole)
 
 
 def evaluate(

@@ -16,7 +16,8 @@ import msgspec
 from msgspec.structs import replace
 
 from sidecar import typed
-from sidecar.budgets.checked_text import Subject, make_text_counter
+from sidecar.budgets.budget_rules import Subject
+from sidecar.budgets.findings import Finding, TextCounter, make_text_counter
 from sidecar.config.safe_files import read_file
 from sidecar.config.toml import KeyPath, check_limits, find_spans
 from sidecar.counting.count_result import Measure, tokens_text
@@ -26,7 +27,6 @@ from sidecar.text.outline import FIRST_LINES, IGNORE_MARK, Part, TextLines, find
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sidecar.budgets.findings import Finding, TextCounter
     from sidecar.config.options import Origin
     from sidecar.config.settings import Truncation
     from sidecar.counting.tokenizer_choice import CounterChoice

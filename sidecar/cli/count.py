@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -20,7 +21,12 @@ from sidecar.cli.output import (
 )
 from sidecar.counting.count_result import Measure, method_mark, weakest_method
 from sidecar.counting.open_documents import Snapshot
-from sidecar.counting.tokenizer_choice import ChooseCounter, CounterChooser, map_batches
+from sidecar.counting.tokenizer_choice import (
+    ChooseCounter,
+    ContentCounter,
+    CounterChooser,
+    map_batches,
+)
 from sidecar.project.files import STDIN, File, SkippedPath, Text, find, read
 from sidecar.workspace.one_off_counts import ask_endpoint_window, run_with_counters
 
@@ -59,9 +65,7 @@ def count(paths: tuple[str, ...], model: str | None, as_json: bool) -> None:
     def work(
         chooser: CounterChooser, choose: ChooseCounter
     ) -> tuple[CounterChooser, list[CountedFile | SkippedPath]]:
-        def count_batch(batch: Sequence[File]) -> list[CountedFile | SkippedPath]:
-            return _count_files(name, choose, batch)
-
+        count_batch = partial(_count_files, name, ContentCounter(choose))
         return chooser, list(with_progress(map_batches(count_batch, files), len(files), size))
 
     size = sum(file.size for file in files)
@@ -101,25 +105,19 @@ def _is_named(entry: File | SkippedPath) -> bool:
 
 
 def _count_files(
-    model: str, choose: ChooseCounter, files: Sequence[File]
+    model: str, counter: ContentCounter, files: Sequence[File]
 ) -> list[CountedFile | SkippedPath]:
-    """Read and count files. Their texts are tokenized in one call, as in `check`."""
     contents = [read(file) for file in files]
     texts = [content.text for content in contents if isinstance(content, Text)]
-    choices = [choose(Snapshot(text=text), model) for text in texts]
-    local = [text for text, choice in zip(texts, choices, strict=True) if choice.whole is None]
-    # All local choices for a model have the same base.
-    base = next((choice.tokenizer.base for choice in choices if choice.whole is None), None)
-    counts = iter(base.count_many(local) if base else ())
-    chosen = iter(choices)
+    choices = iter(counter.choose_counters([Snapshot(text=text) for text in texts], model))
     results = list[CountedFile | SkippedPath]()
     for file, content in zip(files, contents, strict=True):
         if isinstance(content, SkippedPath):
             results.append(content)
-            continue
-        text, choice = content.text, next(chosen)
-        measure = choice.whole or choice.tokenizer.measure_base(next(counts), text)
-        results.append(CountedFile(file.path, measure, len(text), content.damaged, choice.note))
+        else:
+            text, choice = content.text, next(choices)
+            measure = choice.measure(text)
+            results.append(CountedFile(file.path, measure, len(text), content.damaged, choice.note))
     return results
 
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from sidecar.budgets.check_report import Report
     from sidecar.config.options import Loaded
     from sidecar.config.settings import Settings
-    from sidecar.counting.count_result import Measure
-    from sidecar.counting.tokenizer_choice import ChooseCounter, CounterChooser
 
 _BAR = 20
 _MOST_LINES = 40
@@ -185,6 +183,7 @@ def _list_prompt_files(
     from sidecar.config.roots import find_root
     from sidecar.models.catalogue import window_of
     from sidecar.project.footprint import find_all_footprints, sent_files
+    from sidecar.workspace.footprints import count_sent_texts
 
     root = find_root(folder)
     places = Places.of(settings.agents, projects=[root])
@@ -196,28 +195,18 @@ def _list_prompt_files(
     for file in sent:
         if (path := os.path.realpath(file.path)) in files:
             listed.setdefault(path, {}).update(file.texts)
-    longest = [max(texts.values(), key=len) for texts in listed.values()]
-    measures = _measure(longest, model, settings)
+    longest = {path: max(texts.values(), key=len) for path, texts in listed.items()}
+    measures = count_sent_texts(root, settings, {model: longest.values()}) if listed else {}
     found = [
         PromptFileEntry(
             os.path.relpath(path, os.path.realpath(folder)),
-            measure.tokens,
+            (measure := measures[model, longest[path]]).tokens,
             sorted(texts, key=lambda agent: (agent not in used, agent)),
             bool(method_mark(measure.method)),
         )
-        for (path, texts), measure in zip(listed.items(), measures, strict=True)
+        for path, texts in listed.items()
     ]
     return sorted(found, key=lambda file: (-file.tokens, file.path))
-
-
-def _measure(texts: list[str], model: str, settings: Settings) -> list[Measure]:
-    from sidecar.counting.open_documents import Snapshot
-    from sidecar.workspace.one_off_counts import run_with_counters
-
-    def work(_: CounterChooser, choose: ChooseCounter) -> list[Measure]:
-        return [choose(Snapshot(text=text), model).measure(text) for text in texts]
-
-    return run_with_counters(settings, [model], work) if texts else []
 
 
 def _head(found: MapReport) -> str:

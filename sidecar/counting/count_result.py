@@ -24,6 +24,10 @@ def weakest_method(methods: Iterable[Method]) -> Method:
     return max(methods, key=METHODS.index, default="exact")
 
 
+ContentCounts = dict[bytes, dict[str, int]]
+"""Uncalibrated token counts, keyed by content digest and then by tokenizer."""
+
+
 class Measure(msgspec.Struct, frozen=True):
     """A number of tokens, with its method and error band.
 

@@ -28,7 +28,7 @@ from zlib import crc32
 from sidecar.config.paths import state_dir
 from sidecar.counting import estimators
 from sidecar.counting.calibration import Calibrations, CalibrationStore, document_key
-from sidecar.counting.count_result import Measure, Method
+from sidecar.counting.count_result import ContentCounts, Measure, Method
 from sidecar.counting.estimators import (
     BASE_VOCABULARY,
     HEURISTIC_UNITS,
@@ -605,3 +605,69 @@ def local_counters(settings: Settings) -> tuple[CounterChooser, ChooseCounter]:
         return chooser.choose_local_counter(snapshot, model, settings)
 
     return chooser, choose
+
+
+class ContentCounter:
+    """Counts many texts for any model. Counts by a local tokenizer can be cached by content."""
+
+    def __init__(
+        self, choose: ChooseCounter, contents: ContentCounts | None = None, stamps: str = ""
+    ) -> None:
+        """Create a counter.
+
+        Args:
+            choose: Chooses the counter for a text and a model.
+            contents: The cached counts, which are updated.
+            stamps: Changes if a tokenizer file in the settings does, so that its counts are redone.
+        """
+        self._choose, self._stamps = choose, stamps
+        self._contents = {} if contents is None else contents
+        self.uses_calibration = False
+        """Whether any count depends on the calibration."""
+        self.has_new = False
+        """Whether any count was added to the cache."""
+
+    def measure(self, text: str, model: str, digest: bytes = b"") -> Measure:
+        """Count text. The count is cached if a digest is given."""
+        (choice,) = self.choose_counters([Snapshot(text=text)], model, [digest])
+        return choice.measure(text)
+
+    def choose_counters(
+        self, snapshots: Sequence[Snapshot], model: str, digests: Iterable[bytes] = ()
+    ) -> list[CounterChoice]:
+        """Choose how to count each text. The results include the counts of the whole texts.
+
+        All uncached texts are counted in one call, so that threads rarely wait for each other.
+
+        Args:
+            snapshots: The texts.
+            model: The model.
+            digests: The texts' digests, if their counts are to be cached. Those that are empty are
+                not.
+        """
+        choices = [self._choose(snapshot, model) for snapshot in snapshots]
+        keys = [*digests] or [b""] * len(snapshots)
+        local = {
+            index: self._contents.setdefault(keys[index], {}) if keys[index] else {}
+            for index, choice in enumerate(choices)
+            if choice.whole is None
+        }
+        if local:
+            base = choices[next(iter(local))].tokenizer.base  # it is the same for the same model
+            key = self._count_key(base)
+            new = [index for index, counts in local.items() if key not in counts]
+            texts = [snapshots[index].text for index in new]
+            for index, tokens in zip(new, base.count_many(texts) if new else (), strict=True):
+                local[index][key] = tokens
+                self.has_new = True
+        for index, counts in local.items():
+            tokenizer, sample = choices[index].tokenizer, snapshots[index].sample
+            self.uses_calibration = self.uses_calibration or tokenizer.method != "exact"
+            whole = tokenizer.measure_base(counts[key], sample)
+            choices[index] = choices[index]._replace(whole=whole)
+        return choices
+
+    def _count_key(self, tokenizer: Tokenizer) -> str:
+        from sidecar.counting.exact_engines import names
+
+        return tokenizer.name if tokenizer.name in names() else f"{tokenizer.name}{self._stamps}"

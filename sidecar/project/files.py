@@ -208,7 +208,11 @@ def read(file: File) -> Text | SkippedPath:
         data = sys.stdin.buffer.read() if file.is_stdin else read_bytes(file.path)
     except OSError as error:
         return SkippedPath(file.path, _reason_of(error), failed=file.named)
-    return decode(data) or SkippedPath(file.path, "binary file", failed=False)
+    return decode(data) or report_binary(file.path)
+
+
+def report_binary(path: str) -> SkippedPath:
+    return SkippedPath(path, "binary file", failed=False)
 
 
 def read_bytes(path: str) -> bytes:

@@ -16,7 +16,7 @@ from sidecar.project.files import STDIN
 
 if TYPE_CHECKING:
     from sidecar.budgets.check_report import FileReport, Growth, PromptGrowth, Report
-    from sidecar.budgets.file_reader import Progress
+    from sidecar.budgets.check_run import Progress
     from sidecar.config.options import Loaded, Origin, Problem
     from sidecar.config.settings import Settings
     from sidecar.counting.tokenizer_choice import ChooseCounter
@@ -237,9 +237,8 @@ def _root_report(
         reports = {file.target.relative: file.report for file in checked if file.report}
         growth = tuple(find_growth(checker, checker.old_texts, base, reports, deleted))
         old = read_old_files(root, base)
-        measure = checker.reader().measure
         prompt_growth = find_prompt_growth(
-            root, old, base, settings, measure, model, options.profile
+            root, old, base, settings, checker.counter.measure, model, options.profile
         )
     checked = checker.add_always_loaded(checked, root, old, base or "")
     if use_cache and checker.has_changed:
@@ -282,8 +281,9 @@ def _add_instructions(
     if not options.checks_instructions:
         return report
     from sidecar.budgets.check_report import ReportedInstruction
-    from sidecar.budgets.file_reader import decode_text, range_of
+    from sidecar.budgets.check_run import range_of
     from sidecar.budgets.instruction_findings import check_instructions, locate
+    from sidecar.project.files import decode
     from sidecar.project.source_files import SourceFiles
 
     names = {os.path.join(root, target.relative): target.path for target in targets}
@@ -292,7 +292,8 @@ def _add_instructions(
     found = list[ReportedInstruction]()
     for path in (one for one in names if one in problems):
         data = files.data(path)
-        text = decode_text(data) or ""
+        decoded = decode(data)
+        text = decoded.text if decoded else ""
         found += [
             ReportedInstruction(
                 path=names[path],
@@ -336,16 +337,15 @@ def _stdin_report(
 ) -> Report:
     from sidecar.budgets.check_cache import CheckCache
     from sidecar.budgets.check_run import Checker, unreadable
-    from sidecar.budgets.file_reader import decode_text, report_binary
-    from sidecar.project.files import Target
+    from sidecar.project.files import Target, decode, report_binary
 
     checker = Checker(loaded.settings, model, CheckCache(), choose)
     target = Target(name, Path(os.path.abspath(name)).relative_to(root).as_posix())
     data = sys.stdin.buffer.read()
-    text = decode_text(data)
-    if text is None:
-        return checker.report([unreadable(target._replace(fault=report_binary(target)))])
+    decoded = decode(data)
+    if decoded is None:
+        return checker.report([unreadable(target._replace(fault=report_binary(target.path)))])
     texts = {os.path.join(root, target.relative): data}
-    checked = [checker.check_text(target, text)]
+    checked = [checker.check_text(target, decoded.text)]
     report = checker.report(checker.add_always_loaded(checked, root, texts=texts))
     return _add_instructions(report, options, root, loaded.settings, [target], texts)

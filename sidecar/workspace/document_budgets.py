@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cachetools import LRUCache, TTLCache
 
-from sidecar.budgets.budget_rules import Rule
-from sidecar.budgets.checked_text import Subject, findings
+from sidecar.budgets.budget_rules import Rule, Subject
 from sidecar.config.safe_files import FileStamp, stamp_of
 from sidecar.config.settings import Budget
 from sidecar.counting.open_documents import Documents, Snapshot
@@ -115,7 +114,7 @@ class Budgets:
             return []
         choices = await self.choose_counters(subject, workspace)
         rest_of_group = await self._count_other_files(subject, workspace)
-        found = await run(partial(findings, subject, choices, rest_of_group))
+        found = await run(partial(_find_in_text, subject, choices, rest_of_group))
         for one in sent:
             found += await self._find_in_sent(subject, workspace, one)
         return found
@@ -219,6 +218,15 @@ class Budgets:
             return None
         choice = await self._counts.choose_counter(snapshot, model, workspace.settings)
         return (await self._counts.measure(snapshot, choice)).tokens
+
+
+def _find_in_text(
+    subject: Subject, choices: Mapping[str, CounterChoice], others: Mapping[str, RestOfGroup]
+) -> list[Finding]:
+    # Imported on a worker thread to keep server startup fast.
+    from sidecar.budgets.findings import find_in_text
+
+    return find_in_text(subject, choices, others)
 
 
 def _find_sent(

@@ -7,7 +7,7 @@ the same as those that the request contained. Its size is kept for the time afte
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -53,7 +53,6 @@ from sidecar.workspace.one_off_counts import run_with_counters
 
 if TYPE_CHECKING:
     from sidecar.agents.first_requests import AgentUse, FirstRequest
-    from sidecar.budgets.content_counts import ContentCounter
     from sidecar.config.settings import Settings
     from sidecar.cost.ledger import Ledger
     from sidecar.counting.tokenizer_choice import ChooseCounter
@@ -83,6 +82,11 @@ class _Found(NamedTuple):
     """Why the files are not those of the newest session, as a sentence."""
     kept: KeptPrompt | None = None
     """The system prompt that was last measured."""
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts to count."""
+        return [*(part.text for part in self.footprint.parts), *self.mcp_texts.values()]
 
     @property
     def measured(self) -> MeasuredRequest | None:
@@ -191,9 +195,12 @@ def find_footprints(
     if not shown:
         shown, others = others, []
     found = [_find(one, start, sources, files, uses.get(one), settings, model) for one in shown]
-    sizes = _count(root, settings, found)
+    texts: dict[str, list[str]] = {}
+    for one in found:
+        texts.setdefault(one.model, []).extend(filter(None, one.texts))
+    measures = count_sent_texts(root, settings, texts)
     folders = short_forms(root, start, sources.places.home)
-    agents = [_describe(one, measures, folders) for one, measures in zip(found, sizes, strict=True)]
+    agents = [_describe(one, measures, folders) for one in found]
     report = FootprintReport(
         folder=start.as_uri(), agents=agents, others=others, next_step=next_step(agents)
     )
@@ -260,46 +267,59 @@ def _mcp_texts(agent: str, sources: Sources, first: FirstRequest) -> dict[str, s
     return {}
 
 
-def _count(root: Path, settings: Settings, found: Sequence[_Found]) -> list[list[Measure]]:
-    """Count the parts of each footprint. The counts are in the same cache as those of `check`."""
-    from sidecar.budgets.check_cache import decode_counts, drop_unused, load_cache, save_cache
-    from sidecar.budgets.content_counts import ContentCounter
+def count_sent_texts(
+    root: Path, settings: Settings, texts: Mapping[str, Iterable[str]]
+) -> dict[tuple[str, str], Measure]:
+    """Count what agents send, with the cache of `check`. This function blocks.
+
+    Args:
+        root: The root folder, whose counts are cached together.
+        settings: The root's settings.
+        texts: The texts to count for each model.
+
+    Returns:
+        The counts by model and text.
+    """
+    from sidecar.budgets.check_cache import (
+        decode_counts,
+        digest_of,
+        drop_unused,
+        file_stamps,
+        load_cache,
+        save_cache,
+    )
+    from sidecar.counting.open_documents import Snapshot
+    from sidecar.counting.tokenizer_choice import ContentCounter
 
     cache = load_cache(root)
     contents = decode_counts(cache)
 
-    def count(choose: ChooseCounter) -> list[list[Measure]]:
-        counter = ContentCounter(settings, contents, choose)
-        measures = [list(_measures(counter, one)) for one in found]
+    def count(choose: ChooseCounter) -> dict[tuple[str, str], Measure]:
+        counter = ContentCounter(choose, contents, file_stamps(settings))
+        measures = dict[tuple[str, str], Measure]()
+        for model, of_model in texts.items():
+            distinct = list(dict.fromkeys(of_model))
+            digests = [digest_of(text.encode("utf-8", "surrogatepass")) for text in distinct]
+            snapshots = [Snapshot(text=text) for text in distinct]
+            choices = counter.choose_counters(snapshots, model, digests)
+            for text, choice in zip(distinct, choices, strict=True):
+                measures[model, text] = choice.measure(text)
         if counter.has_new:
             drop_unused(cache, contents, cache.entries)
             save_cache(root, cache)
         return measures
 
-    models = {one.model for one in found}
-    return run_with_counters(settings, models, lambda _, choose: count(choose))
-
-
-def _measures(counter: ContentCounter, found: _Found) -> Iterator[Measure]:
-    from sidecar.budgets.check_cache import digest_of
-
-    for text in (*(part.text for part in found.footprint.parts), *found.mcp_texts.values()):
-        if not text:
-            yield Measure(0, "exact", "")
-            continue
-        digest = digest_of(text.encode("utf-8", "surrogatepass"))
-        yield counter.measure(text, found.model, digest)
+    return run_with_counters(settings, texts, lambda _, choose: count(choose))
 
 
 def _describe(
-    found: _Found, measures: Sequence[Measure], folders: Sequence[tuple[str, str]]
+    found: _Found, measures: Mapping[tuple[str, str], Measure], folders: Sequence[tuple[str, str]]
 ) -> AgentFootprint:
-    parts = found.footprint.parts
-    files = [
-        _describe_part(part, measure, folders)
-        for part, measure in zip(parts, measures[: len(parts)], strict=True)
-    ]
-    in_session = dict(zip(found.mcp_texts, measures[len(parts) :], strict=True))
+    def measure(text: str) -> Measure:
+        return measures[found.model, text] if text else Measure(0, "exact", "")
+
+    files = [_describe_part(part, measure(part.text), folders) for part in found.footprint.parts]
+    in_session = {name: measure(text) for name, text in found.mcp_texts.items()}
     first = found.use.first if found.use else None
     files = [*mcp_parts(found.tools, in_session, found.measured), *files]
     described = agent_footprint(

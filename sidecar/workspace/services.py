@@ -14,7 +14,7 @@ from sidecar.workspace.shared_services import SharedServices
 from sidecar.workspace.workspace import Event, find_linked_root
 
 if TYPE_CHECKING:
-    from sidecar.budgets.checked_text import Subject
+    from sidecar.budgets.budget_rules import Subject
     from sidecar.budgets.findings import Finding
     from sidecar.cost.team import TeamStoreError
     from sidecar.counting.counts import CountedPart, PartCounts

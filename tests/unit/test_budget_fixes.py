@@ -10,9 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.budgets.budget_rules import Rules
-from sidecar.budgets.checked_text import Subject, findings
-from sidecar.budgets.findings import Finding, RestOfGroup, TextCounter, evaluate
+from sidecar.budgets.budget_rules import Rules, Subject
+from sidecar.budgets.findings import (
+    Finding,
+    RestOfGroup,
+    TextCounter,
+    evaluate,
+    find_in_text,
+)
 from sidecar.budgets.quick_fixes import (
     Fix,
     SettingsOrigins,
@@ -231,7 +236,7 @@ def test_fixes_of_two_budgets_have_different_titles(tmp_path: Path) -> None:
     choices = {"gpt-5": CounterChoice("gpt-5", TOKENIZER)}
     place = SettingsOrigins(tmp_path, loaded.origins)
     titles = [
-        fix.title for fix in propose_fixes(subject, findings(subject, choices), place, choices)
+        fix.title for fix in propose_fixes(subject, find_in_text(subject, choices), place, choices)
     ]
     assert len(titles) == len(set(titles))
     assert [title.partition(" (")[2] for title in titles if title.startswith("Raise")] == [

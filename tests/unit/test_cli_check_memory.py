@@ -5,25 +5,23 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from threading import get_ident
 
 import pytest
 
-from sidecar.budgets import check_cache, file_reader
+from sidecar.budgets import check_cache, check_run
 from sidecar.budgets.check_report import FileReport
 from sidecar.config.paths import cache_dir
-from sidecar.config.safe_files import FileStamp, stamp_of_status
+from sidecar.config.safe_files import FileStamp
 from sidecar.counting import tokenizer_choice
 from sidecar.counting.calibration import Calibrations, document_key, save_calibrations
 from sidecar.counting.exact_engines import FastEngine
 from sidecar.counting.tokenizer_choice import Tokenizers
-from sidecar.project.files import Target
+from sidecar.project.files import File, SkippedPath, Target, Text, read
 from sidecar.workspace.check_paths import check_paths as run
 
 CONFIGURATION = """\
@@ -42,13 +40,13 @@ LONG_AGO = time.time() - 3600
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that records the path of each file that is read."""
     seen: list[str] = []
-    original = file_reader.FileReader.check_all
+    original = check_run.Checker._check_new
 
-    def check_all(self: file_reader.FileReader, targets: Sequence[Target], size: int) -> object:
-        seen.extend(target.relative for target in targets)
-        return original(self, targets, size)
+    def check_new(self: check_run.Checker, stamps: Mapping[Target, FileStamp], at: int) -> object:
+        seen.extend(target.relative for target in stamps)
+        return original(self, stamps, at)
 
-    monkeypatch.setattr(file_reader.FileReader, "check_all", check_all)
+    monkeypatch.setattr(check_run.Checker, "_check_new", check_new)
     return seen
 
 
@@ -283,32 +281,17 @@ def test_files_on_several_threads_are_reported_as_on_one(
     assert run([str(root)])[0] == run([str(root)])[0] == one
 
 
-def test_reader_is_imported_only_if_a_file_is_new(root: Path) -> None:
-    code = (
-        "import sys\n"
-        "from sidecar.budgets import check_cache\n"
-        "check_cache.RACY_NS = -(10**18)\n"
-        "from sidecar.workspace.check_paths import check_paths\n"
-        "check_paths([sys.argv[1]])\n"
-        "print('sidecar.budgets.file_reader' in sys.modules)"
-    )
-    command = [sys.executable, "-c", code, str(root)]
-    runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(2)]
-    assert [run.stdout for run in runs] == ["True\n", "False\n"]
-
-
 def test_threads_take_turns_reading_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(40):
         write(root / f"{number}.md", f"file {number}")
     threads: list[int] = []
-    original = stamp_of_status
 
-    def stamp_of(status: os.stat_result) -> FileStamp:
+    def read_slowly(file: File) -> Text | SkippedPath:
         threads.append(get_ident())
         time.sleep(0.001)  # lets other threads run
-        return original(status)
+        return read(file)
 
-    monkeypatch.setattr(file_reader, "stamp_of_status", stamp_of)
+    monkeypatch.setattr(check_run, "read", read_slowly)
     monkeypatch.setattr(tokenizer_choice, "count_cores", lambda: 4)
     run([str(root)], use_cache=False)
     batches = [list(batch) for _, batch in groupby(threads)]

@@ -305,7 +305,7 @@ def test_disabled_agents_are_an_error(root: Path) -> None:
     assert "`enabled = true` in [agents]" in result.stderr
 
 
-def test_counts_are_shared_with_check(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_are_shared_with_check_and_map(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / ".token-sidecar.toml").write_text('model = "gpt-5"\n')
     counted: list[str] = []
     tokenizer = type(Tokenizers().for_model("gpt-5"))
@@ -328,6 +328,10 @@ def test_counts_are_shared_with_check(root: Path, monkeypatch: pytest.MonkeyPatc
     assert CliRunner().invoke(main, ["check", "AGENTS.md"]).exit_code == 0
     assert run("--agent", "codex").exit_code == 0
     assert counted == [], "no vocabulary is loaded"
+    assert CliRunner().invoke(main, ["map"]).exit_code == 0
+    counted.clear()
+    assert CliRunner().invoke(main, ["map"]).exit_code == 0
+    assert counted == []
 
 
 def test_a_long_table_leaves_out_the_smallest_parts(root: Path) -> None:

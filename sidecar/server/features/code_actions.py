@@ -19,7 +19,7 @@ from sidecar.text.printable import printable
 from sidecar.workspace.services import Services
 
 if TYPE_CHECKING:
-    from sidecar.budgets.checked_text import Subject
+    from sidecar.budgets.budget_rules import Subject
     from sidecar.budgets.findings import Finding
     from sidecar.budgets.instruction_findings import InstructionFinding
     from sidecar.budgets.quick_fixes import Fix, FixTarget, TextEdit

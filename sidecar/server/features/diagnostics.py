@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from sidecar.budgets.checked_text import Subject
+from sidecar.budgets.budget_rules import Subject
 from sidecar.config.options import Problem
 from sidecar.errors import SidecarError
 from sidecar.models.window import Severity
