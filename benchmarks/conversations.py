@@ -111,7 +111,7 @@ def prompt_errors(url: str, seed: int) -> Iterator[Errors]:
         usage = Usage(input_tokens=reported, prompt_tokens=reported, output_tokens=output)
         showed = session.append([Turn(role="assistant", content=reply)], usage)
         if showed.sample is not None:
-            showed.sample.apply_to(calibration)
+            calibration.update(showed.sample)
 
 
 def reported_prompt(url: str, messages: list[Message]) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from sidecar.counting.open_documents import Snapshot
 from sidecar.counting.tokenizer_interface import (
     Tokenizer,
-    count_if_quick,
     count_pieces,
     count_uncounted_characters,
     countable_pieces,
@@ -19,7 +19,7 @@ def document_tokens(doc: TextDocument, tokenizer: Tokenizer) -> int:
     base = tokenizer.base
     if not base.has_safe_cuts:
         return tokenizer.scale(count_pieces(countable_pieces(doc, base), base))
-    tokens = count_if_quick(doc, base, _ANY)
+    tokens = Snapshot.of(doc).count_if_quick(base, _ANY, doc)
     assert tokens is not None
     return tokenizer.scale(tokens)
 

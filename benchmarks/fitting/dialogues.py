@@ -74,7 +74,7 @@ class Dialogue:
         change = self.session.append([Turn(role="assistant", content=text)], usage)
         self.real += tokens + MARKS
         if change.sample is not None:
-            change.sample.apply_to(self.calibration)
+            self.calibration.update(change.sample)
 
 
 def judge_dialogues(found: Corpus) -> None:

@@ -44,7 +44,6 @@ from sidecar.conversations.sections import RestoredPart, ToolSet, largest_tools
 from sidecar.conversations.turn_counts import (
     MARKS,
     Counter,
-    Sample,
     Sums,
     UsageUpdate,
     measure_of,
@@ -54,7 +53,7 @@ from sidecar.conversations.turn_counts import (
 from sidecar.cost.caps import CostVerdict
 from sidecar.cost.context_costs import SpendingSums
 from sidecar.cost.cost_protocol import CostRecorded, CostRecordParams
-from sidecar.counting.calibration import ConversationCalibration
+from sidecar.counting.calibration import ConversationCalibration, Sample
 from sidecar.counting.count_result import Measure
 from sidecar.counting.open_documents import FollowedText
 from sidecar.endpoints.outcome import Capability
@@ -120,7 +119,7 @@ class Outcome(Generic[T]):
     asks_endpoint: bool = False
     """Whether an endpoint should count the changed conversation."""
     usage: Usage | None = None
-    samples: Sequence[Sample] = ()
+    sample: Sample | None = None
     reply_sample: tuple[int, int] | None = None
     """The estimated and reported token counts of the reply's text."""
     refused_limit: int | None = None
@@ -255,7 +254,7 @@ class AppendTurns(Change[None]):
             None,
             asks_endpoint=True,
             usage=self.usage,
-            samples=[] if update.sample is None else [update.sample],
+            sample=update.sample,
             warnings=[("compacted", message)] if update.compacted else [],
         )
 
@@ -374,7 +373,7 @@ class ApplyReply(Change[ResponseResult]):
         )
         outcome = replace(outcome, result=result, spent=spent)
         if self.is_other_model:  # its counts differ, so the reply is no sample
-            return replace(outcome, samples=[])
+            return replace(outcome, sample=None)
         return replace(outcome, reply_sample=_reply_sample(conversation, self.reply))
 
     def _record(self, draft: Draft, reply: Reply) -> tuple[SpendingSums | None, str | None]:
@@ -430,7 +429,7 @@ def apply_reply(
     exhausted = exhausted_limit(reply, window)
     update = _anchor(conversation, reply, [call for call, _ in faulty])
     if update.sample is not None and calibration is not None:
-        update.sample.apply_to(calibration)
+        calibration.update(update.sample)
     plan = None
     limit = reply.overflow.limit if reply.overflow else None
     if exhausted == "window" and not conversation.has_turns_without_text and conversation.turns:
@@ -454,7 +453,7 @@ def apply_reply(
     return Outcome(
         result,
         usage=reply.usage,
-        samples=[] if update.sample is None else [update.sample],
+        sample=update.sample,
         refused_limit=limit,
         warnings=list(_make_warnings(result, update)),
     )

@@ -31,12 +31,12 @@ from sidecar.conversations.turn_counts import (
     Anchor,
     Counter,
     ModelCounts,
-    Sample,
     Sums,
     TurnCounts,
     UsageUpdate,
     add_sums,
 )
+from sidecar.counting.calibration import Sample
 from sidecar.counting.count_result import Measure
 from sidecar.counting.message_tokens import message_text
 from sidecar.errors import BadParamsError
@@ -362,15 +362,12 @@ class Conversation:
             total: The endpoint's count.
             first: The index of the first turn that the endpoint had not counted before.
         """
-        counts, fixed, end = self.model_counts(), self.fixed(), len(self.turns)
-        before = counts.chat
-        counts.share_chat(total, first, fixed, self.counter.priming, self.counter.tokenizer)
-        if counts.counts_same_chat(before, total, end):
-            old = counts.anchor
+        counts, counter = self.model_counts(), self.counter
+        before, old = counts.chat, counts.anchor
+        chat = counts.share_chat(total, first, self.fixed(), counter.priming, counter.tokenizer)
+        if counts.counts_same_chat(before, chat):
             pending, cached = (old.pending, old.cached) if old else (False, 0)
-            counts.anchor = Anchor(
-                kind="chat", base=total, covers=end, fixed=fixed, pending=pending, cached=cached
-            )
+            counts.anchor = msgspec.structs.replace(chat, pending=pending, cached=cached)
 
     def _attach_reply(self, index: int) -> None:
         anchor = (counts := self.model_counts()).anchor
@@ -452,9 +449,9 @@ class Conversation:
             own.tokens() - own.documents,
             prompt,
             None if own.unmeasured else own.error,
-            section_tokens=own.documents,
-            section_error=abs(own.document_error),
-            has_same_sections=has_same_sections,
+            excluded=own.documents,
+            excluded_margin=abs(own.document_error),
+            is_excluded_unchanged=has_same_sections,
         )
         return UsageUpdate(sample)
 

@@ -17,7 +17,7 @@ import msgspec
 
 from sidecar.config.settings import Truncation
 from sidecar.counting import fitting, message_tokens
-from sidecar.counting.calibration import ConversationCalibration
+from sidecar.counting.calibration import ConversationCalibration, Sample
 from sidecar.counting.count_result import Measure, Method
 from sidecar.counting.tokenizer_interface import Tokenizer, measure_text
 from sidecar.messages.messages import Turn
@@ -366,31 +366,6 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
         return self.kind == "usage"
 
 
-class Sample(msgspec.Struct, frozen=True):
-    """A calibration sample: the estimated and the reported size of a prompt."""
-
-    estimated: int
-    reported: int
-    margin: float | None = None
-    """The estimate's error band in tokens, or None if unknown."""
-    section_tokens: int = 0
-    """The sections' estimated size. `reported` includes the sections, but `estimated` does not."""
-    section_error: float = 0.0
-    has_same_sections: bool = True
-    """Whether the sections are unchanged since the last report."""
-
-    def apply_to(self, calibration: ConversationCalibration) -> None:
-        """Apply this sample to a calibration."""
-        calibration.update(
-            self.estimated,
-            self.reported,
-            self.margin,
-            excluded=self.section_tokens,
-            excluded_margin=self.section_error,
-            is_excluded_unchanged=self.has_same_sections,
-        )
-
-
 class UsageUpdate(msgspec.Struct, frozen=True):
     """The effects of applying reported usage to a conversation."""
 
@@ -400,21 +375,14 @@ class UsageUpdate(msgspec.Struct, frozen=True):
     """Whether the reported prompt was so small that the client must have compacted it."""
 
 
-class ChatTotal(msgspec.Struct, frozen=True):
-    """An endpoint's token count of the system prompt, the tools and the first `covers` turns."""
-
-    tokens: int
-    covers: int
-    fixed: Sums
-
-
 class ModelCounts:
     """A conversation's counts for one model, and the last reported size."""
 
     def __init__(self) -> None:
         self.turns = TurnCounts()
         self.anchor: Anchor | None = None
-        self.chat: ChatTotal | None = None
+        self.chat: Anchor | None = None
+        """The endpoint's last count of the whole chat."""
         self.counter: Counter | None = None
 
     def copy(self) -> ModelCounts:
@@ -463,8 +431,10 @@ class ModelCounts:
         total = total.plus(now.minus(anchor.fixed))
         return total.plus(since) if anchor.with_sections else total.plus(since).plus(sections)
 
-    def share_chat(self, total: int, first: int, fixed: Sums, priming: int, tokenizer: str) -> None:
-        """Distribute the growth of an endpoint's total among the new turns.
+    def share_chat(
+        self, total: int, first: int, fixed: Sums, priming: int, tokenizer: str
+    ) -> Anchor:
+        """Distribute the growth of an endpoint's total among the new turns, and keep the total.
 
         Args:
             total: The endpoint's count of all turns, the system prompt and the tools, in tokens.
@@ -476,15 +446,16 @@ class ModelCounts:
         last = self.chat
         if last is not None:
             first = last.covers
-            grown = total - last.tokens - fixed.minus(last.fixed).tokens()
+            grown = total - last.base - fixed.minus(last.fixed).tokens()
         else:
             grown = total - fixed.tokens() - priming - self.turns.between(0, first).tokens()
         parts = shares(grown, [measure.tokens for measure in self.turns.measures[first:]])
         counted = [Measure(tokens, "endpoint", tokenizer, 0.0) for tokens in parts]
         self.turns.recount_tail(first, counted)
-        self.chat = ChatTotal(total, len(self.turns.measures), fixed)
+        self.chat = Anchor(kind="chat", base=total, covers=len(self.turns), fixed=fixed)
+        return self.chat
 
-    def counts_same_chat(self, before: ChatTotal | None, total: int, end: int) -> bool:
+    def counts_same_chat(self, before: Anchor | None, chat: Anchor) -> bool:
         """Return whether an endpoint counted the same chat for which a vendor reported usage.
 
         If the endpoint has also counted the reported prompt, that count must equal the reported
@@ -495,7 +466,7 @@ class ModelCounts:
         if anchor is None or anchor.kind == "chat":
             return True
         if before is not None and before.covers == anchor.prompt_covers:
-            return before.tokens == anchor.prompt
+            return before.base == anchor.prompt
         estimated = anchor.reply_estimate
-        difference = total - anchor.base - estimated.tokens()
-        return anchor.covers == end and abs(difference) <= CHAT_MARKS + abs(estimated.error)
+        difference = chat.base - anchor.base - estimated.tokens()
+        return anchor.covers == chat.covers and abs(difference) <= CHAT_MARKS + abs(estimated.error)

@@ -414,6 +414,23 @@ def _generation_of_key(key: str) -> str:
     return " ".join(key.split(" ")[:2])
 
 
+class Sample(msgspec.Struct, frozen=True):
+    """The estimated and the reported size of a prompt, in tokens."""
+
+    estimated: int
+    reported: int
+    margin: float | None = None
+    """The margin of error (±) of the complete estimate, or None if unknown."""
+    excluded: int = 0
+    """Tokens of the prompt that `estimated` does not include, such as sections. They are not used
+    for calibration.
+    """
+    excluded_margin: float = 0.0
+    """The margin of error (±) of the excluded tokens."""
+    is_excluded_unchanged: bool = True
+    """Whether the previous prompt contained the same excluded tokens."""
+
+
 class ConversationCalibration:
     """Calibrates the estimates of one conversation with reported usage.
 
@@ -486,38 +503,21 @@ class ConversationCalibration:
         draft._shared = self._shared.copy(is_draft=True)
         return draft
 
-    def update(
-        self,
-        estimated: int,
-        reported: int,
-        margin: float | None = None,
-        *,
-        excluded: int = 0,
-        excluded_margin: float = 0.0,
-        is_excluded_unchanged: bool = True,
-    ) -> None:
+    def update(self, sample: Sample) -> None:
         """Compare a prompt's estimate with the reported token count.
 
         Usually, the factor is updated with the growth since the last report. A first or shortened
         prompt updates the factor only if the hidden tokens are known. Otherwise, the hidden tokens
         would look like an error of the estimate.
-
-        Args:
-            estimated: The prompt's estimated tokens.
-            reported: The prompt's reported tokens.
-            margin: The margin of error (±) of the complete estimate, in tokens.
-            excluded: Tokens of the prompt that `estimated` does not include. They are not used for
-                calibration.
-            excluded_margin: The margin of error (±) of the excluded tokens.
-            is_excluded_unchanged: Whether the previous prompt contained the same excluded tokens.
         """
-        real = reported - excluded
+        estimated, reported, margin = sample.estimated, sample.reported, sample.margin
+        real = reported - sample.excluded
         if estimated <= 0 or real <= 0:
             return
-        is_certain = excluded_margin <= MAX_EXCLUDED_MARGIN * estimated
+        is_certain = sample.excluded_margin <= MAX_EXCLUDED_MARGIN * estimated
         last, self._last = self._last, (estimated, reported, margin or 0.0)
         has_grown = last is not None and estimated >= last[0] and reported >= last[1]
-        if last is not None and has_grown and is_excluded_unchanged:
+        if last is not None and has_grown and sample.is_excluded_unchanged:
             growth = estimated - last[0]
             if growth >= MIN_SAMPLE_TOKENS:
                 growth_margin = None if margin is None else max(0.0, margin - last[2])

@@ -25,7 +25,6 @@ from sidecar.counting.tokenizer_choice import (
     CalibratedTokenizer,
     CounterChoice,
     CounterChooser,
-    has_enabled_endpoints,
 )
 from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS, count_pieces, countable_pieces
 from sidecar.counting.windows import Root, Windows, load_window_and_price
@@ -186,7 +185,8 @@ class MissedCount(NamedTuple):
 
     model: str
     settings: Settings
-    kind: MissKind
+    seconds: float
+    """How long to wait before asking again."""
 
 
 class Counts(CounterChooser):
@@ -260,7 +260,7 @@ class Counts(CounterChooser):
             whole, note = await self._ask(snapshot, model, settings)
             if whole is not None:
                 return CounterChoice(
-                    model, self._scaled_tokenizer(snapshot, model, settings, whole), whole
+                    self._scaled_tokenizer(snapshot, model, settings, whole), whole
                 )
         return self.choose_local_counter(snapshot, model, settings)._replace(note=note)
 
@@ -271,7 +271,7 @@ class Counts(CounterChooser):
         whole = self._cached_answer(snapshot, model, settings)
         if whole is None:
             return self.choose_local_counter(snapshot, model, settings)
-        return CounterChoice(model, self._scaled_tokenizer(snapshot, model, settings, whole), whole)
+        return CounterChoice(self._scaled_tokenizer(snapshot, model, settings, whole), whole)
 
     def has_answer(self, snapshot: Snapshot, model: str, settings: Settings) -> bool:
         """Return whether an endpoint's count of the text is cached."""
@@ -354,10 +354,10 @@ class Counts(CounterChooser):
 
     def report_miss(self, model: str, settings: Settings, kind: MissKind) -> bool:
         """Report that an endpoint failed to count text. Returns whether a retry is planned."""
-        may_later = self.endpoints(settings).retry_delay(model, kind) is not None
-        if may_later:
-            self._publish("missed", MissedCount(model, settings, kind))
-        return may_later
+        seconds = self.endpoints(settings).retry_delay(model, kind)
+        if seconds is not None:
+            self._publish("missed", MissedCount(model, settings, seconds))
+        return seconds is not None
 
     async def _learn(self, snapshot: Snapshot, model: str, settings: Settings, real: int) -> None:
         from sidecar.counting.estimators import kind_of
@@ -405,8 +405,8 @@ class Counts(CounterChooser):
         """
         name, settings = model or workspace.model, workspace.settings
         await self.load(name, settings)
-        if snapshot.characters and self.is_window_due(name, settings):
-            await self.endpoints(settings).limit(name, self.seconds)
+        if snapshot.characters:
+            await self.ask_window_if_due(name, settings)
         choice = choice or await self.choose_counter(snapshot, name, settings)
         measure = await self.measure(snapshot, choice)
         return self.add_window_and_price(measure, name, snapshot.characters, workspace, choice.note)
@@ -494,11 +494,7 @@ class Counts(CounterChooser):
         await self.load(name, settings)
         characters, sample = await self.workers.run(partial(_measure_texts, messages))
         note = None
-        if (
-            (messages or tools)
-            and has_enabled_endpoints(settings)
-            and self.endpoints(settings).serves(name)
-        ):
+        if (messages or tools) and self.is_served(name, settings):
             endpoints = self.endpoints(settings)
             answer = await endpoints.count_chat(name, messages, tools, self.seconds)
             if isinstance(answer, EndpointCount):
@@ -522,6 +518,11 @@ class Counts(CounterChooser):
             note = self.why_not_asked(model, settings)
         named = self.add_reported_window(model, settings, workspace.limits_for(model))
         return self.windows.count(measure, model, characters, settings, named=named, note=note)
+
+    async def ask_window_if_due(self, model: str, settings: Settings) -> None:
+        """Ask the model's endpoint for its window, unless it is known or was just asked for."""
+        if self.is_window_due(model, settings):
+            await self.endpoints(settings).limit(model, self.seconds)
 
     def add_reported_window(
         self, model: str, settings: Settings, session: NamedLimits

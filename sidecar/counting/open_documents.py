@@ -11,7 +11,6 @@ from sidecar.counting.count_result import Measure
 from sidecar.counting.tokenizer_interface import (
     SAMPLE_CHARACTERS,
     Tokenizer,
-    count_if_quick,
     count_pieces,
     count_uncounted_characters,
     countable_pieces,
@@ -117,7 +116,11 @@ class Snapshot(SplitText):
                 unchanged.
         """
         if base.has_safe_cuts and document is not None and self.is_of(document):
-            return count_if_quick(document, base, most)
+            missing = document.uncounted_pieces(base.name)
+            if missing and count_uncounted_characters(missing, base.name, most) > most:
+                return None
+            count_pieces([*missing], base)
+            return document.token_total(base.name)
         if self.characters > most and not self.is_cut:
             return None  # splitting long text would take too long
         if not base.has_safe_cuts and self._whole is None and self.characters > most:

@@ -415,7 +415,6 @@ class Tokenizers:
 class CounterChoice(NamedTuple):
     """How to count text for a model. Includes the token count if it is already known."""
 
-    model: str
     tokenizer: Tokenizer
     """A calibrated tokenizer for parts of the text, or for all of it if `whole` is None."""
     whole: Measure | None = None
@@ -488,12 +487,16 @@ class CounterChooser:
         for endpoints in [*self._endpoints.values()]:
             await endpoints.aclose()
 
+    def is_served(self, model: str, settings: Settings) -> bool:
+        """Return whether an endpoint that may be sent text declares the model."""
+        return has_enabled_endpoints(settings) and self.endpoints(settings).serves(model)
+
     def asks_endpoint(self, model: str, settings: Settings) -> bool:
         """Return whether an endpoint is used to count text for the model.
 
         This is false if the model's own tokenizer is available.
         """
-        if not has_enabled_endpoints(settings) or not self.endpoints(settings).serves(model):
+        if not self.is_served(model, settings):
             return False
         from sidecar.counting.exact_engines import names
 
@@ -532,7 +535,7 @@ class CounterChooser:
         self, snapshot: Snapshot, model: str, settings: Settings
     ) -> CounterChoice:
         """Choose how to count text without an endpoint."""
-        return CounterChoice(model, self.tokenizer(model, settings, snapshot))
+        return CounterChoice(self.tokenizer(model, settings, snapshot))
 
 
 def endpoint_key(settings: Settings) -> tuple[tuple[Endpoint, ...], bool, bool]:

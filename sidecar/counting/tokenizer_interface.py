@@ -10,11 +10,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from sidecar.counting.count_result import Measure, Method
 from sidecar.errors import WorkStoppedError
-from sidecar.text.document import TextDocument
 from sidecar.text.pieces import Piece, SplitText
 
 if TYPE_CHECKING:
@@ -120,18 +119,6 @@ def countable_pieces(text: SplitText, tokenizer: Tokenizer) -> Sequence[Piece]:
     Pieces are immutable, so another thread may count them while the document is edited.
     """
     return text.pieces if tokenizer.has_safe_cuts else (text.whole,)
-
-
-def count_if_quick(doc: TextDocument, base: Tokenizer, most: int) -> int | None:
-    """Return a document's token count, or None if more than `most` characters are uncounted.
-
-    The tokenizer must have safe split points.
-    """
-    missing = doc.uncounted_pieces(base.name)
-    if missing and count_uncounted_characters(missing, base.name, most) > most:
-        return None
-    count_pieces([*missing], base)
-    return cast("int", doc.token_total(base.name))
 
 
 def count_uncounted_characters(pieces: Iterable[Piece], name: str, enough: int) -> int:

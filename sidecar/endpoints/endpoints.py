@@ -651,10 +651,9 @@ class Endpoints:
 
         This sends no request.
         """
-        if not self._asks or self._closed:
+        if not self._asks or self._closed or self.known_limit(model) is not None:
             return False
-        declared = self._endpoints_for(model)
-        return any(one.result_for(model) is None and not one.known_limit(model) for one in declared)
+        return any(one.result_for(model) is None for one in self._endpoints_for(model))
 
     async def refresh_window(self, model: str, tokens: int = 0) -> None:
         """After a reply or a model change, request the context window again if it may have changed.

@@ -122,10 +122,10 @@ class Conversations:
             state.answered_model = change.answered_model
         if outcome.refused_limit is not None:
             state.refused_limits[conversation.model] = outcome.refused_limit
-        if outcome.samples or outcome.reply_sample is not None:
+        if outcome.sample is not None or outcome.reply_sample is not None:
             state.calibration = self.sessions.calibration_of(conversation)
-            for sample in outcome.samples:
-                sample.apply_to(state.calibration)
+            if outcome.sample is not None:
+                state.calibration.update(outcome.sample)
             if outcome.reply_sample is not None:
                 state.calibration.add_reply(*outcome.reply_sample)
             self.services.counts.calibration_changed()
@@ -299,10 +299,9 @@ class Conversations:
 
     async def look_up_window(self, model: str) -> None:
         """Look up a model's window and price, and ask its endpoint for the window if necessary."""
-        await self.services.counts.load_window_and_price(model, self.workspace.settings)
-        endpoints = self._endpoints
-        if endpoints.reports_window(model) and endpoints.known_limit(model) is None:
-            await endpoints.limit(model)
+        counts, settings = self.services.counts, self.workspace.settings
+        await counts.load_window_and_price(model, settings)
+        await counts.ask_window_if_due(model, settings)
 
     @property
     def _endpoints(self) -> Endpoints:
@@ -474,7 +473,7 @@ async def _count_chat(
     """
     endpoints, model = counts.endpoints(settings), conversation.model
     change = ApplyCounts(session=conversation.id, version=conversation)
-    if conversation.has_turns_without_text or not endpoints.serves(model):
+    if conversation.has_turns_without_text or not counts.is_served(model, settings):
         return change, []
     copied, run = conversation.copy(), counts.workers.run
     chat = await run(partial(msgspec.to_builtins, copied.with_system(copied.turns)))

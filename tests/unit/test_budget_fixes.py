@@ -233,7 +233,7 @@ def test_fixes_of_two_budgets_have_different_titles(tmp_path: Path) -> None:
     loaded = load(tmp_path)
     rules = tuple(Rules(loaded.settings).of("a.md"))
     subject = Subject("a.md", Snapshot(text=SECTIONS), rules, "gpt-5")
-    choices = {"gpt-5": CounterChoice("gpt-5", TOKENIZER)}
+    choices = {"gpt-5": CounterChoice(TOKENIZER)}
     place = SettingsOrigins(tmp_path, loaded.origins)
     titles = [
         fix.title for fix in propose_fixes(subject, find_in_text(subject, choices), place, choices)

@@ -48,7 +48,7 @@ class Dialogue:
         change = self.session.append([Turn(role="assistant", content=document["text"])], usage)
         self.real += output + 6
         if change.sample is not None:
-            change.sample.apply_to(self.calibration)
+            self.calibration.update(change.sample)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_band_covers_an_unknown_template() -> None:
         sample = session.append([Turn(role="assistant", content="Done. " * 10)], usage).sample
         real += 20 + 8
         if sample is not None:
-            sample.apply_to(calibration)
+            calibration.update(sample)
 
     session.append([Turn(role="user", content="And now?")])
     again = restore(save(session), session.counter)

@@ -11,7 +11,7 @@ from sidecar.conversations.conversation import Conversation
 from sidecar.conversations.occupancy import context_usage, occupancy
 from sidecar.conversations.sections import PRESETS, Section, TextSource, render
 from sidecar.conversations.turn_counts import Counter
-from sidecar.counting.calibration import Calibrations, ConversationCalibration
+from sidecar.counting.calibration import Calibrations, ConversationCalibration, Sample
 from sidecar.counting.count_result import Measure
 from sidecar.counting.message_tokens import count_messages
 from sidecar.counting.tokenizer_choice import Tokenizers
@@ -93,7 +93,7 @@ def test_reports_calibrate_later_estimates() -> None:
             Usage(input_tokens=real, prompt_tokens=real, output_tokens=84),
         )
         assert update.sample is not None
-        learned.update(update.sample.estimated, update.sample.reported)
+        learned.update(Sample(update.sample.estimated, update.sample.reported))
     assert sum(off) / len(off) < 0.03
     usage = context_usage(session, window(), calibration=learned)
     assert usage.calibration is not None

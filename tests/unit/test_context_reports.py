@@ -29,7 +29,7 @@ def test_reports_calibrate_conversations_but_no_documents(model: str, text: str)
         usage = Usage(input_tokens=prompt, prompt_tokens=prompt, output_tokens=2)
         sample = session.append([reply("ok")], usage).sample
         assert sample is not None
-        sample.apply_to(calibration)
+        calibration.update(sample)
 
     assert calibration.factor == pytest.approx(1.4, abs=0.1)
     assert [*shared.to_dict()["learned"]] == [key_of(model, tokenizer.name)]

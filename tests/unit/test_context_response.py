@@ -9,6 +9,7 @@ import pytest
 from sidecar.conversations.changes import Outcome, apply_reply, exhausted_limit
 from sidecar.conversations.context_protocol import ResponseResult
 from sidecar.conversations.occupancy import occupancy
+from sidecar.counting.calibration import Sample
 from sidecar.messages.messages import read_tools
 from sidecar.messages.replies import read_reply
 from sidecar.models.window import Limit, LimitSource, Window
@@ -159,8 +160,8 @@ def test_a_reply_that_fills_the_window_exhausted_the_window() -> None:
 class NewestSample(FakeCalibration):
     """A calibration by the newest sample."""
 
-    def update(self, estimated: int, reported: int, *_: Any, **__: Any) -> None:
-        self.factor, self.samples = reported / estimated, 1
+    def update(self, sample: Sample) -> None:
+        self.factor, self.samples = sample.reported / sample.estimated, 1
 
 
 def test_a_refused_prompt_is_an_exact_sample_and_names_the_window() -> None:
@@ -179,7 +180,8 @@ def test_a_refused_prompt_is_an_exact_sample_and_names_the_window() -> None:
     )
     assert outcome.result.exhausted == "window"
     assert outcome.refused_limit == 1_024
-    [sample] = outcome.samples
+    sample = outcome.sample
+    assert sample is not None
     assert (sample.reported, sample.estimated) == (5_031, 4_000 + 2 + 3 * 4 + PRIMING)
     assert occupancy(conversation).tokens == 5_031
     plan = outcome.result.plan

@@ -18,6 +18,7 @@ from sidecar.counting.calibration import (
     MIN_FACTOR,
     Calibrations,
     ConversationCalibration,
+    Sample,
     document_key,
     key_of,
     load_calibrations,
@@ -87,7 +88,7 @@ def whole_prompt_errors(truth: Tokenizer, estimate: Tokenizer, seed: int) -> lis
         else:
             predicted = anchor[1] + round(calibration.factor * (estimated - anchor[0]))
         errors.append(abs(predicted - real) / real)
-        calibration.update(estimated, real)
+        calibration.update(Sample(estimated, real))
         estimated += estimate.count(reply) + 4
         real += truth.count(reply) + 5
         anchor = (estimated, real)  # the usage report includes the reply
@@ -108,14 +109,14 @@ def learn_growth(calibration: ConversationCalibration, ratio: float, turns: int 
     for _ in range(turns):
         estimated += 400
         real += 400 * ratio
-        calibration.update(round(estimated), round(real))
+        calibration.update(Sample(round(estimated), round(real)))
 
 
 def test_factor_is_learned_from_prompt_growth() -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
     hidden = 3000
     for turn in range(1, 30):
-        calibration.update(200 * turn, hidden + 260 * turn)
+        calibration.update(Sample(200 * turn, hidden + 260 * turn))
 
     assert calibration.factor == pytest.approx(1.3, abs=0.03)
     assert predicted_by(calibration, 200 * 30) == pytest.approx(hidden + 260 * 30, rel=0.005)
@@ -125,8 +126,8 @@ def test_error_is_measured_before_the_sample_is_learned() -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
     before = calibration.error_percent
 
-    calibration.update(1000, 1000)
-    calibration.update(2000, 2250)
+    calibration.update(Sample(1000, 1000))
+    calibration.update(Sample(2000, 2250))
 
     # the estimate increased by 1000, and the reported number by 1250
     assert (before, calibration.error_percent) == (None, 25.0)
@@ -153,7 +154,7 @@ def test_new_model_starts_with_the_factor_of_its_generation() -> None:
 
 def test_reply_updates_the_factor_and_the_next_prediction() -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
-    calibration.update(1000, 1000)
+    calibration.update(Sample(1000, 1000))
     calibration.add_reply(400, 600)
 
     assert predicted_by(calibration, 1400) == 1600
@@ -172,14 +173,14 @@ def test_single_outlier_barely_changes_the_factor() -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
     learn_growth(calibration, 1.0)
     before = calibration.factor
-    calibration.update(8400, 90_000)
+    calibration.update(Sample(8400, 90_000))
 
     assert calibration.factor < before * 1.1
 
 
 def test_hidden_prompt_does_not_change_the_factor() -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
-    calibration.update(100, 15_000)
+    calibration.update(Sample(100, 15_000))
 
     assert calibration.factor == 1
     assert predicted_by(calibration, 400) == 15_300
@@ -195,7 +196,7 @@ def test_hidden_prompt_does_not_calibrate_documents_or_other_models(
         calibration = ConversationCalibration(shared, "claude-sonnet-4-5", "x", "editor")
         for turn in range(reports):
             seen = 400 + 60 * turn
-            calibration.update(seen, seen + round(400 * share), margin=0.15 * seen)
+            calibration.update(Sample(seen, seen + round(400 * share), margin=0.15 * seen))
 
     document = document_key("claude-sonnet-4-5", "x", "prose")
     learned = shared.learned(document)
@@ -208,10 +209,10 @@ def test_hidden_prompt_does_not_calibrate_documents_or_other_models(
 def test_first_prompt_calibrates_after_subtracting_known_hidden_tokens() -> None:
     shared = Calibrations()
     first = ConversationCalibration(shared, "local", "x", "editor")
-    first.update(1000, 2200)
-    first.update(2000, 3200)
+    first.update(Sample(1000, 2200))
+    first.update(Sample(2000, 3200))
     second = ConversationCalibration(shared, "local", "x", "editor")
-    second.update(50_000, 66_200)
+    second.update(Sample(50_000, 66_200))
 
     assert second.samples == 2
     assert second.factor == pytest.approx(1.28, abs=0.02)
@@ -220,7 +221,7 @@ def test_first_prompt_calibrates_after_subtracting_known_hidden_tokens() -> None
 def test_pruned_prompt_starts_a_new_growth_baseline() -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
     learn_growth(calibration, 1.2)
-    calibration.update(500, 620)
+    calibration.update(Sample(500, 620))
 
     assert calibration.factor == pytest.approx(1.2, abs=0.05)
     assert predicted_by(calibration, 900) == pytest.approx(620 + 400 * calibration.factor, abs=1)
@@ -233,7 +234,7 @@ NUMBERS = st.integers(-5, 10**9)
 def test_factor_stays_in_range_for_any_reports(samples: list[tuple[int, int]]) -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
     for estimated, reported in samples:
-        calibration.update(estimated, reported)
+        calibration.update(Sample(estimated, reported))
 
     assert MIN_FACTOR <= calibration.factor <= MAX_FACTOR
     assert predicted_by(calibration, 1000) >= 0
@@ -271,7 +272,7 @@ def test_band_narrows_with_confirming_reports() -> None:
     assert calibration.band_factor == 1.0
 
     for turn in range(1, 12):
-        calibration.update(400 * turn, 404 * turn, margin=60.0 * turn)
+        calibration.update(Sample(400 * turn, 404 * turn, margin=60.0 * turn))
 
     assert calibration.band_factor == 0.8
     calibration = calibration.for_model("claude-sonnet-4-5", "x")
@@ -281,7 +282,9 @@ def test_band_narrows_with_confirming_reports() -> None:
 def test_band_widens_after_a_miss() -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "x")
     for turn in range(1, 8):
-        calibration.update(400 * turn, 400 * turn + (90 if turn % 2 else 0), margin=20.0 * turn)
+        calibration.update(
+            Sample(400 * turn, 400 * turn + (90 if turn % 2 else 0), margin=20.0 * turn)
+        )
 
     assert calibration.band_factor > 2
 
@@ -289,9 +292,9 @@ def test_band_widens_after_a_miss() -> None:
 def test_hidden_tokens_are_kept_for_the_clients_next_conversation(tmp_path: Path) -> None:
     shared = Calibrations()
     first = ConversationCalibration(shared, "gpt-5", "o200k_base", "Neovim")
-    first.update(200, 9_210)
+    first.update(Sample(200, 9_210))
     assert first.hidden is None
-    first.update(700, 9_710)
+    first.update(Sample(700, 9_710))
     save_calibrations(tmp_path, shared)
 
     again = load_calibrations(tmp_path)

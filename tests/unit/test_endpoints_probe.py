@@ -262,6 +262,15 @@ async def test_second_endpoint_counts_if_the_first_cannot() -> None:
         await endpoints.aclose()
 
 
+async def test_a_known_window_is_not_asked_for_at_another_endpoint() -> None:
+    async with llamacpp("tiny") as first, llamacpp("tiny") as second:
+        endpoints = Endpoints([Endpoint(url=first.url), Endpoint(url=second.url)], True, {})
+        assert endpoints.is_window_due("tiny")
+        assert await endpoints.limit("tiny") == 2048
+        assert (second.asked, endpoints.is_window_due("tiny")) == ([], False)
+        await endpoints.aclose()
+
+
 async def test_probe_without_a_model_uses_a_listed_one() -> None:
     async with llamacpp("llama-3", "qwen-coder") as server:
         endpoints = server.endpoints("qwen-*")

@@ -97,7 +97,7 @@ def test_error_of_a_section_does_not_calibrate_turns(step: int) -> None:
         usage = Usage(input_tokens=real, prompt_tokens=real, output_tokens=60)
         found = session.append([Turn(role="assistant", content="It looks right. " * 9)], usage)
         if found.sample is not None:
-            found.sample.apply_to(calibration)
+            calibration.update(found.sample)
     assert 0.95 < calibration.factor < 1.05
     assert calibration.hidden is None
     assert calibration.samples == (0 if step else 7)

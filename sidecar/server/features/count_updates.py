@@ -10,7 +10,7 @@ from functools import partial
 from sidecar.config.settings import Settings
 from sidecar.conversations.context_protocol import ContextUsage
 from sidecar.counting.tokenizer_choice import has_enabled_endpoints
-from sidecar.endpoints.outcome import LARGEST_CHARACTERS, MissKind
+from sidecar.endpoints.outcome import LARGEST_CHARACTERS
 from sidecar.project.file_watcher import FileWatcher, FollowedPaths
 from sidecar.server.feature import Feature
 from sidecar.tasks import JobKey, Scheduler
@@ -107,10 +107,8 @@ class EndpointRetries(Feature):
         used = [workspace.settings for workspace in self._services.roots]
         await self._services.counts.close_unused_endpoints(used)
 
-    def _retry_later(self, model: str, settings: Settings, kind: MissKind) -> None:
-        """Schedule a retry, unless the failure is permanent."""
-        seconds = self._services.counts.endpoints(settings).retry_delay(model, kind)
-        if seconds is not None and self._is_used(model, settings):
+    def _retry_later(self, model: str, settings: Settings, seconds: float) -> None:
+        if self._is_used(model, settings):
             key: JobKey = ("endpoint", model, settings.endpoints)
             work = partial(self._ask_again, model, settings)
             self._scheduler.schedule(key, seconds + GRACE_SECONDS, work)
@@ -120,8 +118,8 @@ class EndpointRetries(Feature):
         if not self._is_used(model, settings):
             return
         await endpoints.probe_if_due(model)
-        if endpoints.unavailable_for(model) is not None:
-            self._retry_later(model, settings, "unreachable")
+        if (seconds := endpoints.unavailable_for(model)) is not None:
+            self._retry_later(model, settings, seconds)
             return
         self._services.publish(Event("endpoint"))
         for workspace in self._roots_using(settings):
