@@ -66,17 +66,10 @@ NEVER = datetime.min.replace(tzinfo=UTC)
 """The update time of sessions that do not record it."""
 
 
-class StoredSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A coding agent's conversation, without its messages.
-
-    A session belongs to a workspace if the workspace contains the session's first or current
-    folder. A sub-agent's conversation is not a session. It is listed in the `subagents` of the main
-    conversation, which also has its calls.
-    """
+class SessionFacts(msgspec.Struct):
+    """What a store says about a session. Readers remember it, and the session index stores it."""
 
     id: str
-    source: str = ""
-    """The agent's name. Readers leave it empty."""
     first_folder: str | None = None
     """The folder where the session started, or None if unknown.
 
@@ -85,10 +78,35 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
     folder: str | None = None
     """The agent's current working directory, if known."""
+    branch: str | None = None
+    """The git branch that the agent works on, if recorded."""
+    began_at: datetime | None = None
+    active: bool | None = None
+    """Whether a turn is running, or None if unknown."""
+    title_at: str | None = None
+    """Where the store keeps the title. The format is specific to the reader."""
     parent: str | None = None
     """The session that this session was forked from."""
     subagent_of: str | None = None
     """The session whose sub-agent this is, or None for a main conversation."""
+    ended: bool = False
+    rank: int = 0
+    """If several stores contain the same session, the one with the highest rank is used."""
+
+
+# msgspec freezes subclasses of mutable structs, which dataclasses cannot.
+class StoredSession(SessionFacts, frozen=True, kw_only=True, gc=False):  # type: ignore[misc]
+    """A coding agent's conversation, without its messages.
+
+    A session belongs to a workspace if the workspace contains the session's first or current
+    folder. A sub-agent's conversation is not a session. It is listed in the `subagents` of the main
+    conversation, which also has its calls.
+    """
+
+    source: str = ""
+    """The agent's name. Readers leave it empty."""
+    updated_at: datetime = NEVER
+    """The time of the last line, or of the store's last change if lines have no time."""
     model: str | None = None
     tokens: int | None = None
     """The number of tokens in the context window: the prompt and output of the latest call."""
@@ -100,18 +118,6 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     note: str | None = None
     """Why the size is unknown or inexact."""
     compacted: bool = False
-    branch: str | None = None
-    """The git branch that the agent works on, if recorded."""
-    began_at: datetime | None = None
-    updated_at: datetime = NEVER
-    """The time of the last line, or of the store's last change if lines have no time."""
-    active: bool | None = None
-    """Whether a turn is running, or None if unknown."""
-    ended: bool = False
-    rank: int = 0
-    """If several stores contain the same session, the one with the highest rank is used."""
-    title_at: str | None = None
-    """Where the store keeps the title. The format is specific to the reader."""
     sizes: bytes | None = None
     """The sizes of the context's parts, as packed by `ContextSizes.pack`, or None if unknown."""
     title: str | None = None

@@ -86,6 +86,7 @@ from sidecar.agents.session_events import (
     Category,
     McpToolCall,
     Quality,
+    SessionFacts,
     Store,
     StoredSession,
     StoreRead,
@@ -151,14 +152,9 @@ _BLOCK = 16 << 10
 T = TypeVar("T")
 
 
-class SessionState(msgspec.Struct):
+class SessionState(SessionFacts):
     """What a reader remembers about a main conversation between reads."""
 
-    id: str
-    first_folder: str | None = None
-    folder: str | None = None
-    branch: str | None = None
-    began_at: datetime | None = None
     updated_at: datetime | None = None
     """When the last line was written."""
     model: str | None = None
@@ -166,12 +162,6 @@ class SessionState(msgspec.Struct):
     track: ContextTrack = ContextTrack()
     window: int | None = None
     """The context window in tokens, for agents that do not record it with each call."""
-    active: bool | None = None
-    title_at: str | None = None
-    parent: str | None = None
-    subagent_of: str | None = None
-    ended: bool = False
-    rank: int = 0
     sizes: ContextSizes = msgspec.field(default_factory=ContextSizes)
     facts: CacheFacts = CacheFacts()
     """What is known about the next call that can explain a lost cache."""
@@ -288,11 +278,8 @@ class SessionState(msgspec.Struct):
         elif track.is_estimate:
             quality, error_percent, note = "estimate", ESTIMATE_BAND, note or ESTIMATED
         return StoredSession(
-            id=self.id,
-            first_folder=self.first_folder,
-            folder=self.folder,
-            parent=self.parent,
-            subagent_of=self.subagent_of,
+            **{name: getattr(self, name) for name in SessionFacts.__struct_fields__},
+            updated_at=self.updated_at or NEVER,
             model=(newest.model if newest else track.model) or self.model,
             tokens=newest.prompt + newest.output if newest else None,
             limit=(newest.window if newest else None) or self.window,
@@ -300,13 +287,6 @@ class SessionState(msgspec.Struct):
             error_percent=error_percent,
             note=note,
             compacted=newest is None and track.why == COMPACTED,
-            branch=self.branch,
-            began_at=self.began_at,
-            updated_at=self.updated_at or NEVER,
-            active=self.active,
-            ended=self.ended,
-            rank=self.rank,
-            title_at=self.title_at,
             sizes=self.sizes.pack(),
         )
 

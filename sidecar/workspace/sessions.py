@@ -83,7 +83,7 @@ LONG_AGO = datetime.min.replace(tzinfo=UTC)
 """The update time of conversations that have never been used."""
 
 
-class RemoteConversation(StoredSession, frozen=True, kw_only=True):
+class RemoteConversation(StoredSession, frozen=True, kw_only=True):  # type: ignore[misc]
     """Another server's conversation, with the usage that the server has computed."""
 
     usage: ContextUsage
