@@ -92,7 +92,7 @@ def check(
     the configuration are invalid.
     """
     from sidecar.budgets import check_report as formats
-    from sidecar.config.roots import find_root
+    from sidecar.config.paths import find_root
     from sidecar.workspace.check_paths import check_paths
 
     form = "json" if as_json else form

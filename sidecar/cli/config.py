@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from sidecar.config.options import Loaded
-    from sidecar.config.settings import Settings
+    from sidecar.config.settings import Loaded, Settings
 
 _WORKSPACE = workspace_option("Workspace folder")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -47,8 +46,7 @@ def init(root: Path, user: bool, as_json: bool) -> None:
     Exit codes: 0; 2 if the file already exists or cannot be written, or if the project is
     configured in `pyproject.toml`.
     """
-    from sidecar.config.paths import config_file, project_files
-    from sidecar.config.roots import has_section
+    from sidecar.config.paths import config_file, has_section, project_files
 
     own, pyproject = project_files(root)
     path = config_file() if user else own

@@ -223,7 +223,7 @@ def _session_labels(
 ) -> dict[str, str]:
     """Return session labels for the workspace, or for all workspaces."""
     from sidecar.cli.session_labels import SessionsView
-    from sidecar.config.roots import find_root
+    from sidecar.config.paths import find_root
 
     workspace: Path | None = scope["workspace"]
     with SessionsView(find_root((workspace or Path.cwd()).resolve())) as view:
@@ -609,7 +609,7 @@ def _names_and_files(
 ) -> tuple[dict[str, str], dict[Period, list[FileCost]]]:
     """Return a workspace's session labels, and the costs of its prompt files in each period."""
     from sidecar.cli.session_labels import SessionsView
-    from sidecar.config.roots import find_root
+    from sidecar.config.paths import find_root
     from sidecar.cost.cost_page import STANDING_PERIODS, Choice, period_start
 
     today = datetime.now().astimezone().date()

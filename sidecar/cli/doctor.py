@@ -21,7 +21,7 @@ from sidecar.text.printable import counted
 from sidecar.workspace.views import NO_ENDPOINTS
 
 if TYPE_CHECKING:
-    from sidecar.config.options import Loaded
+    from sidecar.config.settings import Loaded
 
 _ENGINES = {"splintr": "splintr-rs", "tiktoken": "tiktoken"}
 _EXTRAS = {

@@ -14,8 +14,7 @@ from sidecar.cli.output import print_json, print_lines, print_problems, to_encod
 from sidecar.errors import BadParamsError
 
 if TYPE_CHECKING:
-    from sidecar.config.load import Loaded
-    from sidecar.config.settings import Settings
+    from sidecar.config.settings import Loaded, Settings
     from sidecar.workspace.footprint_report import FootprintReport
 
 
@@ -47,7 +46,7 @@ def footprint(folder: Path, agent: str | None, as_json: bool, measure_mcp: bool)
     agent is unknown, or the configuration is invalid.
     """
     from sidecar.config.load import load
-    from sidecar.config.roots import find_root
+    from sidecar.config.paths import find_root
 
     start = absolute_folder(folder)
     loaded = load(find_root(start))
@@ -89,8 +88,7 @@ def read_footprints(
     Raises:
         BadParamsError: The agent is unknown, or agents are disabled.
     """
-    from sidecar.config.paths import state_dir
-    from sidecar.config.roots import find_root
+    from sidecar.config.paths import find_root, state_dir
     from sidecar.cost.ledger import FILE_NAME, Ledger
     from sidecar.workspace.footprints import MOST_READ, find_footprints
 

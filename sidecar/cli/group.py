@@ -45,10 +45,10 @@ def workspace_option(description: str, **attributes: Any) -> Callable[[Any], Any
     """
 
     def find_root(_context: click.Context, _option: click.Parameter, folder: Path) -> Path:
-        from sidecar.config import roots
+        from sidecar.config import paths
 
         absolute_folder(folder)
-        return roots.find_root(folder.resolve())
+        return paths.find_root(folder.resolve())
 
     return folder_option("root", description, callback=find_root, **attributes)
 

@@ -14,8 +14,7 @@ from sidecar.cli.output import print_problems, warn
 from sidecar.errors import SidecarError
 
 if TYPE_CHECKING:
-    from sidecar.config.options import Loaded
-    from sidecar.config.settings import Settings
+    from sidecar.config.settings import Loaded, Settings
     from sidecar.cost.book import CostBook
 
 
@@ -91,7 +90,7 @@ def try_to_update_costs() -> None:
 def _ingest_agents(book: CostBook, settings: Settings, workspace: Path | None) -> None:
     from sidecar.agents.reader_registry import Sources
     from sidecar.agents.session_index import read_all
-    from sidecar.config.roots import find_root
+    from sidecar.config.paths import find_root
 
     root = find_root(Path.cwd()) if workspace is None else workspace.resolve()
     sources = Sources.of(settings.agents, str(root))

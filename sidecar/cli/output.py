@@ -21,8 +21,7 @@ from sidecar.text.printable import json_text, printable, printable_lines, shorte
 from sidecar.text.tables import EIGHTHS, wrap_line
 
 if TYPE_CHECKING:
-    from sidecar.config.options import Problem
-    from sidecar.config.settings import Settings
+    from sidecar.config.settings import Problem, Settings
 
 T = TypeVar("T")
 
@@ -128,7 +127,7 @@ def print_problems(problems: Iterable[Problem]) -> bool:
 def load_settings_for(path: str) -> tuple[Settings, bool]:
     """Load the settings for a path and print their problems. Return whether there are errors."""
     from sidecar.config.load import load
-    from sidecar.config.roots import find_root
+    from sidecar.config.paths import find_root
     from sidecar.project.files import STDIN
 
     loaded = load(find_root(Path.cwd() if path == STDIN else Path(path).absolute()))

@@ -15,8 +15,7 @@ from sidecar.cli.ledger_updates import exit_on_errors
 from sidecar.cli.output import print_json, print_lines, print_problems
 
 if TYPE_CHECKING:
-    from sidecar.config.options import Loaded
-    from sidecar.config.settings import Settings
+    from sidecar.config.settings import Loaded, Settings
 
 STORED_NAME = "team-token"
 """The file beside `config.toml` that contains the token, if it was entered."""
@@ -168,8 +167,8 @@ def _settings_of(text: str, loaded: Loaded) -> Settings:
     Raises:
         ValueError: The text is invalid, for example because the URL is.
     """
-    from sidecar.config.merge_layers import resolve
-    from sidecar.config.options import Layer
+    from sidecar.config.load import resolve
+    from sidecar.config.settings import Layer
     from sidecar.config.toml import find_spans, parse
 
     machine = (layer for layer in loaded.files.values() if layer.source == "system")

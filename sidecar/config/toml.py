@@ -47,8 +47,8 @@ _QUOTING = {
 class InvalidTomlError(SidecarError, ValueError):
     """The text is not valid TOML or exceeds a limit. The message never quotes the text.
 
-    `line` is 1-based. `column` is None if the error applies to the whole line. `key` is the
-    setting on this line, or an empty string.
+    `line` is 1-based. `column` is None if the error applies to the whole line. `key` is what stands
+    where the line's key is expected, or an empty string.
     """
 
     kind = "config"
@@ -122,8 +122,8 @@ def _create_error(message: str, lines: list[str]) -> InvalidTomlError:
         at = int(place[1]) if place[1] else len(lines)
         line = _line_with_text(lines, at)
         column = int(place[2]) if place[2] and line == at else None
-    key = _setting_at_start(lines[line - 1])
-    return InvalidTomlError(f"invalid TOML: {reason}", line, column, key)
+    found = _KEY.match(lines[line - 1])
+    return InvalidTomlError(f"invalid TOML: {reason}", line, column, found[1] if found else "")
 
 
 def _without_quotes(message: str) -> str:
@@ -131,13 +131,6 @@ def _without_quotes(message: str) -> str:
         if message.startswith(beginning):
             return replacement
     return message[:1].lower() + message[1:]
-
-
-def _setting_at_start(line: str) -> str:
-    from sidecar.config.settings import setting_names  # imported late, because hooks parse TOML
-
-    found = _KEY.match(line)
-    return found[1] if found and found[1] in setting_names() else ""
 
 
 def _line_with_text(lines: list[str], line: int) -> int:

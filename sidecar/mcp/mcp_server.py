@@ -20,7 +20,6 @@ from mcp.server.stdio import stdio_server
 
 from sidecar import __version__, typed
 from sidecar.errors import SidecarError, log_defect
-from sidecar.mcp.caller import identify
 from sidecar.mcp.schemas import describe_tools
 from sidecar.text.printable import printable, shorten_error
 
@@ -106,6 +105,7 @@ def _tool_list() -> list[types.Tool]:
 async def _call_tool(
     tools: Tools, context: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
 ) -> types.CallToolResult:
+    from sidecar.mcp.open_project import identify
     from sidecar.mcp.tools import Call
 
     client = context.session.client_params

@@ -10,7 +10,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -28,6 +28,7 @@ from sidecar.counting.tokenizer_interface import Tokenizer
 from sidecar.errors import BadParamsError
 from sidecar.known_agents import lower_bound_agents
 from sidecar.mcp import schemas
+from sidecar.mcp.open_project import Caller, FoundSession, Project
 from sidecar.project.files import File, SkippedPath, find, read
 from sidecar.project.token_map import build_token_map, flatten
 from sidecar.text.printable import (
@@ -41,10 +42,6 @@ from sidecar.text.printable import (
 from sidecar.workspace.check_paths import check_paths
 from sidecar.workspace.usage_details import tokens_until_compaction
 from sidecar.workspace.views import add_view_to_usage, format_branch_cost
-
-if TYPE_CHECKING:
-    from sidecar.mcp.caller import Caller, FoundSession
-    from sidecar.mcp.open_project import Project
 
 MAX_TOKENS = 400
 """Maximum number of tokens in an answer's text. The structured data contains the same entries."""

@@ -387,7 +387,7 @@ def group_by_root(paths: Sequence[str], fixed: Path | None) -> dict[Path, list[s
         ValueError: A path is outside `fixed`.
     """
 
-    from sidecar.config.roots import find_root, is_root  # imported late to keep server startup fast
+    from sidecar.config.paths import find_root, is_root  # imported late to keep server startup fast
 
     here = find_root(Path.cwd())
     current = here if fixed is None and is_root(here) else fixed

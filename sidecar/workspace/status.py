@@ -40,8 +40,7 @@ from sidecar.workspace.views import (
 )
 
 if TYPE_CHECKING:
-    from sidecar.config.options import Loaded, Problem
-    from sidecar.config.settings import Caps, Show
+    from sidecar.config.settings import Caps, Loaded, Problem, Show
     from sidecar.conversations.context_protocol import ContextUsage
     from sidecar.workspace.spending import Costs
     from sidecar.workspace.workspace import Workspace

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from sidecar.budgets.budget_rules import Rules
-from sidecar.config.options import Loaded
-from sidecar.config.settings import Settings
+from sidecar.config.settings import Loaded, Settings
 from sidecar.errors import BadParamsError
 from sidecar.models.window import NamedLimits
 from sidecar.operating_system import IS_WINDOWS, windows_path

@@ -13,7 +13,7 @@ import pytest
 
 from sidecar.agents.folders import Roots
 from sidecar.budgets.budget_rules import Rules
-from sidecar.config.options import Loaded
+from sidecar.config.settings import Loaded
 from sidecar.server.features import configuration
 from tests.protocol.client import Client
 

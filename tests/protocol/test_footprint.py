@@ -16,8 +16,7 @@ from click.testing import CliRunner
 
 from benchmarks.agents.claude import ClaudeHome
 from sidecar.cli import main
-from sidecar.mcp.caller import Caller
-from sidecar.mcp.open_project import Project
+from sidecar.mcp.open_project import Caller, Project
 from sidecar.mcp.tools import Call, Tools
 from tests.protocol.client import Client, RpcError
 

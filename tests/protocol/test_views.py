@@ -20,8 +20,7 @@ from benchmarks.agents.truth import Tokens
 from sidecar.agents.claude_statusline import Quota, RateLimits, StatuslineInput, save
 from sidecar.cli import main
 from sidecar.config.paths import state_dir
-from sidecar.mcp.caller import Caller
-from sidecar.mcp.open_project import Project
+from sidecar.mcp.open_project import Caller, Project
 from sidecar.mcp.tools import Call, Tools
 from tests.cases import read_table
 from tests.protocol.client import Client

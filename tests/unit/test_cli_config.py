@@ -11,8 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sidecar.cli import main
-from sidecar.config.load import load
-from sidecar.config.merge_layers import TRUSTED_KEYS
+from sidecar.config.load import TRUSTED_KEYS, load
 from sidecar.config.paths import PROJECT_FILE, config_file
 from sidecar.config.settings import Settings
 

@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sidecar.config.load import load
-from sidecar.config.merge_layers import MAX_PROBLEMS
+from sidecar.config.load import MAX_PROBLEMS, load
 from sidecar.config.settings import Settings
 from tests.cases import read_cases
 

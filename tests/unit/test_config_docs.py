@@ -12,8 +12,7 @@ import msgspec
 import pytest
 
 from sidecar.budgets.budget_rules import presets
-from sidecar.config.load import load
-from sidecar.config.merge_layers import TRUSTED_KEYS
+from sidecar.config.load import TRUSTED_KEYS, load
 from sidecar.config.settings import Settings, Table
 
 ROOT = Path(__file__).parent.parent.parent

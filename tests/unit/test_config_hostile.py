@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.config.load import load
-from sidecar.config.merge_layers import MAX_PROBLEMS
-from sidecar.config.options import Loaded
+from sidecar.config.load import MAX_PROBLEMS, load
 from sidecar.config.safe_files import MAX_BYTES
-from sidecar.config.settings import Settings
+from sidecar.config.settings import Loaded, Settings
 from sidecar.config.toml import MAX_ENTRIES
 from sidecar.text.globs import MAX_PATTERNS
 

@@ -10,10 +10,15 @@ import pytest
 from platformdirs import user_cache_path, user_config_path, user_state_path
 
 from sidecar.config import paths
-from sidecar.config.load import load
-from sidecar.config.merge_layers import TRUSTED_KEYS
-from sidecar.config.paths import cache_dir, config_file, settings_files, state_dir
-from sidecar.config.roots import find_root, is_root
+from sidecar.config.load import TRUSTED_KEYS, load
+from sidecar.config.paths import (
+    cache_dir,
+    config_file,
+    find_root,
+    is_root,
+    settings_files,
+    state_dir,
+)
 from sidecar.config.settings import Settings
 from tests.cases import read_rows
 

@@ -17,8 +17,15 @@ from benchmarks.agents.claude import ClaudeHome
 from sidecar.agents.session_index import LOCK_NAME
 from sidecar.config.paths import config_file, state_dir
 from sidecar.conversations.context_protocol import SessionRow
-from sidecar.mcp.caller import Caller, find_session, identify, session_ids
-from sidecar.mcp.open_project import BEING_READ, Project, find_in_ends
+from sidecar.mcp.open_project import (
+    BEING_READ,
+    Caller,
+    Project,
+    find_in_ends,
+    find_session,
+    identify,
+    session_ids,
+)
 from tests.cases import read_rows
 from tests.unit.context_fakes import session_row
 

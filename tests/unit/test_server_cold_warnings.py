@@ -13,8 +13,7 @@ import pytest
 
 from sidecar.agents.session_events import StoredSession
 from sidecar.budgets.budget_rules import Rules
-from sidecar.config.options import Loaded
-from sidecar.config.settings import Caps, Settings
+from sidecar.config.settings import Caps, Loaded, Settings
 from sidecar.cost.ledger_events import Buckets
 from sidecar.server.features.timed_updates import CacheUpdates
 from sidecar.tasks import Scheduler

@@ -8,8 +8,7 @@ from threading import current_thread
 import pytest
 
 from sidecar.budgets.budget_rules import Rule, Rules
-from sidecar.config.options import Loaded
-from sidecar.config.settings import Budget, Settings
+from sidecar.config.settings import Budget, Loaded, Settings
 from sidecar.counting.open_documents import Snapshot
 from sidecar.text.document import TextDocument
 from sidecar.text.outline import HEAD_CHARACTERS

@@ -14,10 +14,9 @@ from lsprotocol import types
 from pygls.uris import from_fs_path
 
 from sidecar.budgets.budget_rules import Rules
-from sidecar.config.options import Loaded
 from sidecar.config.paths import LIMIT_VARIABLE, settings_files
 from sidecar.config.safe_files import FileStamp, stamp_of
-from sidecar.config.settings import Settings
+from sidecar.config.settings import Loaded, Settings
 from sidecar.errors import log_defect
 from sidecar.models import catalogue
 from sidecar.project.file_watcher import FileWatcher, FollowedPaths

@@ -10,9 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from sidecar.config.merge_layers import TRUSTED_KEYS
-from sidecar.config.options import to_camel_case
-from sidecar.config.settings import Settings
+from sidecar.config.load import TRUSTED_KEYS
+from sidecar.config.settings import Settings, to_camel_case
 from tests.e2e.vscode.harness import EXTENSION
 
 MANIFEST = json.loads((EXTENSION / "package.json").read_text())
