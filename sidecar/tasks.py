@@ -123,6 +123,8 @@ class Scheduler:
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
+GRACE_SECONDS = 0.05
+"""Added to delays to make sure that timers do not fire too early."""
 PATIENCE_SECONDS = 0.3
 """Time to wait for an endpoint before an estimate is shown."""
 _MAX_DOUBLINGS = 10

@@ -16,8 +16,7 @@ from pygls.lsp.server import LanguageServer
 
 from sidecar import __version__
 from sidecar.operating_system import is_alive
-from sidecar.server.feature import Feature
-from sidecar.server.protocol import SidecarProtocol, strict_converter
+from sidecar.server.protocol import Feature, SidecarProtocol, strict_converter
 from sidecar.tasks import Scheduler
 from sidecar.text.positions import Position
 

@@ -1,4 +1,4 @@
-"""Parses and dispatches messages. Every request gets exactly one answer.
+"""Parses messages, and dispatches them to features. Every request gets exactly one answer.
 
 The protocol class works around problems in pygls 2.1 (see docs/explanation/architecture.md).
 It answers malformed requests, exits with the correct code, tracks client and server requests
@@ -14,7 +14,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from enum import Enum
@@ -32,11 +32,13 @@ from pygls.protocol import LanguageServerProtocol, default_converter, lsp_method
 
 from sidecar import typed
 from sidecar.errors import BadParamsError, RequestError, SidecarError, log_defect
-from sidecar.server.feature import Feature, Handler
 from sidecar.server.methods import NOTIFICATIONS, PROTOCOL_VERSION, REQUESTS
 from sidecar.server.stdio import MAX_DEPTH, InvalidFrame
 from sidecar.text.printable import message as printable
 from sidecar.text.printable import shorten_error
+from sidecar.workspace.workspace import Event
+
+logger = logging.getLogger(__name__)
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -309,8 +311,6 @@ def convert_lsp_message(message: dict[str, Any], kind: type[Any], converter: Con
         raise BadParamsError(f"the params of {method} are invalid") from None
 
 
-logger = logging.getLogger(__name__)
-
 # Only these pygls handlers are used. The others would store a second copy of each document.
 _BUILT_IN = (
     types.INITIALIZE,
@@ -320,6 +320,38 @@ _BUILT_IN = (
     types.WORKSPACE_EXECUTE_COMMAND,
     types.WINDOW_WORK_DONE_PROGRESS_CANCEL,
 )
+
+
+Handler = Callable[[Any], Any]
+
+
+class Feature:
+    """The base class of all features: handlers for a group of methods, and reactions to events.
+
+    A feature gets only the objects that it uses, and does not know the other features. If one
+    feature affects another, it publishes an event.
+    """
+
+    handlers: Mapping[str, Handler] = {}
+    """The handlers of requests and notifications, by method. Those of requests may be async."""
+    options: Mapping[str, object] = {}
+    """The options that `initialize` announces, by method."""
+    commands: Mapping[str, Callable[..., Any]] = {}
+    """The handlers of `workspace/executeCommand`, by command."""
+    malformed_handlers: Mapping[str, Callable[[object], None]] = {}
+    """The handlers of malformed notifications, by method. They receive the params, or None."""
+
+    def on_initialize(self, params: types.InitializeParams) -> None:
+        """Adapt to the client."""
+
+    def announce(self, capabilities: types.ServerCapabilities) -> None:
+        """Change the capabilities that `initialize` announces."""
+
+    def on_event(self, event: Event) -> None:
+        """Update everything of this feature that depends on the event."""
+
+    def close(self) -> None:
+        """Stop work on threads."""
 
 
 class SidecarProtocol(LanguageServerProtocol):

@@ -13,7 +13,7 @@ from lsprotocol import types
 
 from sidecar.config.settings import Settings
 from sidecar.server.client import Client
-from sidecar.server.feature import Feature
+from sidecar.server.protocol import Feature
 from sidecar.tasks import Scheduler
 from sidecar.workspace.services import Services
 from sidecar.workspace.workspace import Event

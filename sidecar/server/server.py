@@ -10,11 +10,16 @@ from typing import Any
 
 from sidecar.project.file_watcher import FileWatcher
 from sidecar.server.client import Client, ClientProcess, progress
-from sidecar.server.feature import Feature
 from sidecar.server.features.code_actions import CodeActions
 from sidecar.server.features.code_lens import CodeLens
 from sidecar.server.features.configuration import Configuration
-from sidecar.server.features.cost_requests import CostRequests
+from sidecar.server.features.costs import (
+    CallPricing,
+    CallShipping,
+    CostRequests,
+    CostSums,
+    TeamSpending,
+)
 from sidecar.server.features.count_requests import Capabilities, Commands, CountRequests, Models
 from sidecar.server.features.count_updates import (
     CalibrationSync,
@@ -26,12 +31,16 @@ from sidecar.server.features.diagnostics import Diagnostics, InstructionUpdates
 from sidecar.server.features.document_symbols import DocumentSymbols
 from sidecar.server.features.hover import Hover
 from sidecar.server.features.inlay_hints import InlayHints
-from sidecar.server.features.ledger_jobs import CallPricing, CallShipping, CostSums, TeamSpending
-from sidecar.server.features.status_updates import StatusUpdates, Warnings
+from sidecar.server.features.status_updates import (
+    CacheUpdates,
+    StatusUpdates,
+    TimedUpdates,
+    Warnings,
+)
 from sidecar.server.features.text_sync import TextSync
-from sidecar.server.features.timed_updates import CacheUpdates, TimedUpdates
 from sidecar.server.methods import REQUESTS
-from sidecar.tasks import Scheduler, SharedTasks
+from sidecar.server.protocol import Feature
+from sidecar.tasks import Scheduler
 from sidecar.workspace.agent_sessions import AgentSessionWatcher
 from sidecar.workspace.services import Services
 from sidecar.workspace.workspace import Event
@@ -71,13 +80,13 @@ class SidecarServer:
             CountRequests(services),
             Models(services),
             Capabilities(services),
-            CostRequests(services, client, scheduler, agent_sessions),
+            CostRequests(services, show_progress, agent_sessions),
             ContextOnDemand(services, scheduler, agent_sessions),
             ContextUpdates(services, scheduler),
             EndpointRetries(services, scheduler),
             CalibrationSync(services, scheduler, watcher),
             ConversationSharing(services, scheduler),
-            CallPricing(services, client, scheduler),
+            CallPricing(services, scheduler, show_progress),
             CostSums(services, scheduler, watcher),
             CallShipping(services, scheduler),
             TeamSpending(services, scheduler),
@@ -113,7 +122,6 @@ class ContextOnDemand(Feature):
     ) -> None:
         self._services, self._scheduler = services, scheduler
         self._agent_sessions = agent_sessions
-        self._loading = SharedTasks[str, Feature]("importing a feature", outlives_waiters=True)
         self._feature: Feature | None = None
         self._queue = asyncio.Lock()
         self.handlers = {
@@ -127,18 +135,21 @@ class ContextOnDemand(Feature):
             self._scheduler.schedule(("context feature",), 0.0, self._load_early)
 
     async def _forward(self, method: str, params: Any) -> Any:
-        # Even after loading, a call waits for those that have waited since before.
-        async with self._queue:
-            feature = self._feature or await self._loading.run("context", self._load)
+        feature = await self._load()
         return await feature.handlers[method](params)
 
     async def _load_early(self) -> None:
-        await self._loading.run("context", self._load)
+        await self._load()
 
     async def _load(self) -> Feature:
-        module = await self._services.workers.run(import_context_feature)
-        self._feature = module.ContextRequests(self._services, self._agent_sessions)
-        return self._feature
+        # Even after loading, a call waits for those that have waited since before.
+        async with self._queue:
+            feature = self._feature
+            if feature is None:
+                module = await self._services.workers.run(import_context_feature)
+                feature = module.ContextRequests(self._services, self._agent_sessions)
+                self._feature = feature
+        return feature
 
 
 def import_context_feature() -> Any:

@@ -19,7 +19,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -61,10 +61,13 @@ NOT_KEPT = (
     "`token-sidecar doctor` checks the state folder"
 )
 
-ShowProgress = Callable[
-    [str, threading.Event], AbstractAsyncContextManager[Callable[[str, float], None]]
-]
-"""Shows a progress bar, given its title and an event to set when the user cancels."""
+
+class ShowProgress(Protocol):
+    """Shows a progress bar, given its title and an event to set when the user cancels."""
+
+    def __call__(
+        self, title: str, stop: threading.Event | None = None
+    ) -> AbstractAsyncContextManager[Callable[[str, float], None]]: ...
 
 
 @dataclass(eq=False)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from sidecar.counting.open_documents import Snapshot
 from sidecar.models import catalogue
 from sidecar.workspace.shared_services import SharedServices
 from sidecar.workspace.workspace import Event, find_linked_root
@@ -16,44 +15,20 @@ from sidecar.workspace.workspace import Event, find_linked_root
 if TYPE_CHECKING:
     from sidecar.budgets.budget_rules import Subject
     from sidecar.budgets.findings import Finding
-    from sidecar.cost.team import TeamStoreError
     from sidecar.counting.counts import CountedPart, PartCounts
     from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.models.window import Severity
-    from sidecar.tasks import Workers
-    from sidecar.text.document import TextDocument
     from sidecar.text.positions import Encoding
     from sidecar.workspace.agent_sessions import AgentSessions
     from sidecar.workspace.conversations import Conversations
     from sidecar.workspace.document_budgets import Budgets
     from sidecar.workspace.instruction_checks import InstructionChecks
     from sidecar.workspace.sessions import SessionRegistry
-    from sidecar.workspace.spending import TeamOutage
     from sidecar.workspace.state_folder import SharedConversations
     from sidecar.workspace.workspace import Workspace
 
 
 logger = logging.getLogger(__name__)
-
-
-class PinnedDocument:
-    """A document as it was when a request arrived.
-
-    The positions in the request refer to this text, even if the document is edited later.
-    """
-
-    def __init__(self, document: TextDocument) -> None:
-        self._document, self._edition = document, document.edition
-        self._before = Snapshot.of(document)
-
-    def is_of(self, document: TextDocument | None) -> bool:
-        return self._document is document
-
-    async def document(self, workers: Workers) -> TextDocument:
-        """Return the document. If it has been edited, return a copy with the pinned text."""
-        if self._document.edition is self._edition:
-            return self._document
-        return await workers.run(self._before.document)
 
 
 @dataclass(eq=False, repr=False)
@@ -150,11 +125,6 @@ class Services(SharedServices):
         subject = self.budgets.subject(self.documents.snapshot(uri), workspace, sent)
         return subject, await self.budgets.findings(subject, workspace, sent)
 
-    async def read_pinned(self, pinned: PinnedDocument) -> TextDocument:
-        """Wait for the settings, then return the pinned document."""
-        await self.configured.wait()
-        return await pinned.document(self.workers)
-
     def document_changed(self, uri: str) -> None:
         """Publish that a document was opened, edited, closed or assigned to another root."""
         self.counts.document_edited(uri)
@@ -174,19 +144,6 @@ class Services(SharedServices):
         if uri in self.documents and self.roots.link(uri, linked):
             self.document_changed(uri)
 
-    def begin_team_outage(self, workspace: Workspace, error: TeamStoreError) -> TeamOutage:
-        """Show that the team's store is unavailable, until it has been read successfully."""
-        is_new = workspace.costs.team_outage is None
-        outage = workspace.costs.set_team_outage(is_unreachable=error.is_unreachable)
-        if is_new:
-            self.publish(Event("ledger", workspace))
-        return outage
-
-    def end_team_outage(self, workspace: Workspace) -> None:
-        """Stop showing an outage after the team's store has been read."""
-        if workspace.costs.set_team(workspace.costs.team):
-            self.publish(Event("ledger", workspace))
-
     def tokenizers(self) -> list[Tokenizer]:
         """Return the tokenizers for the default models of all roots."""
         return [
@@ -203,11 +160,6 @@ class Services(SharedServices):
             own = {rule.budget.model for rule in workspace.rules.all if rule.budget.model}
             for model in own | {workspace.model, workspace.budget_model}:
                 await self.counts.load_window_and_price(model, settings)
-
-    async def load_sums(self, workspace: Workspace) -> None:
-        """Read a workspace's costs from the ledger and publish them."""
-        work = partial(self.spending(workspace).stored_sums, workspace.shown_session)
-        self.update_costs(workspace, await self.workers.run(work))
 
     def known_sessions(self, workspace: Workspace) -> SessionRegistry | None:
         """Return a workspace's session registry, or None if it has not been created yet."""

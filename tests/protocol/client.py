@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from sidecar.server.feature import Feature
+from sidecar.server.protocol import Feature
 from sidecar.server.server import SidecarServer
 from sidecar.server.stdio import Framer, InvalidFrame
 

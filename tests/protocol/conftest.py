@@ -10,7 +10,7 @@ from sidecar.server.server import create_server
 from tests.protocol.client import Client
 
 DELAYS = (
-    "sidecar.server.features.ledger_jobs.DELAY_SECONDS",
+    "sidecar.server.features.costs.DELAY_SECONDS",
     "sidecar.server.features.count_updates.SAVE_SECONDS",
     "sidecar.server.features.count_updates.DELAY_SECONDS",
     "sidecar.server.features.count_updates.SHARING_DELAY_SECONDS",
@@ -19,7 +19,7 @@ DELAYS = (
     "sidecar.server.features.status_updates.DEBOUNCE_SECONDS",
     "sidecar.server.server.WATCH_SECONDS",
     "sidecar.workspace.agent_sessions.SHOWN_SECONDS",
-    "sidecar.server.features.ledger_jobs.SUM_SECONDS",
+    "sidecar.server.features.costs.SUM_SECONDS",
 )
 """Delays that only save work."""
 

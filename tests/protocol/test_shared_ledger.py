@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sidecar.project import file_watcher
-from sidecar.server.features.ledger_jobs import CostSums
+from sidecar.server.features.costs import CostSums
 from sidecar.server.server import create_server
 from tests.protocol.client import Client
 

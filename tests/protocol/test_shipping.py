@@ -18,7 +18,7 @@ from sidecar.cli.cost import cost
 from sidecar.config.paths import config_file
 from sidecar.cost import shipping
 from sidecar.cost.records import DAY_EVENT, EVENT, PRICE_EVENT
-from sidecar.server.features import ledger_jobs
+from sidecar.server.features import costs
 from sidecar.tasks import JobKey, Work
 from tests.collector import Answer, Collector
 from tests.protocol.client import Client, until
@@ -28,8 +28,8 @@ CALL = {"model": "claude-haiku-4-5", "usage": {"input_tokens": 10, "output_token
 
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    monkeypatch.setattr(ledger_jobs, "SHIP_SECONDS", 0.05)
-    monkeypatch.setattr(ledger_jobs, "SHIP_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(costs, "SHIP_SECONDS", 0.05)
+    monkeypatch.setattr(costs, "SHIP_PAUSE_SECONDS", 0.0)
     collector = Collector()
     config_file().write_text(f'[ledger]\notel-endpoint = "{collector.url}"\n')
     yield collector
@@ -105,7 +105,7 @@ async def test_delay_doubles_while_the_collector_is_unavailable(
     schedule = scheduler.schedule
 
     def recorded(key: JobKey, seconds: float, work: Work) -> None:
-        if key == ("shipping",) and (failures := bare.feature(ledger_jobs.CallShipping)._failures):
+        if key == ("shipping",) and (failures := bare.feature(costs.CallShipping)._failures):
             delays[failures] = seconds
         schedule(key, seconds, work)
 
@@ -136,7 +136,7 @@ async def test_rejected_calls_do_not_delay_later_ones(
 async def test_a_change_of_settings_ends_the_delay_after_failures(
     bare: Client, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_jobs, "LONGEST_SHIP_SECONDS", 600.0)
+    monkeypatch.setattr(costs, "LONGEST_SHIP_SECONDS", 600.0)
     collector.answer = lambda _path, _body: (503, b"", {"Retry-After": "600"})
     await bare.initialize()
     bare.ignore("status/update")
@@ -188,7 +188,7 @@ async def test_the_token_command_runs_again_only_after_a_failure(
     bare: Client, collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A password manager may ask the user for each run."""
-    monkeypatch.setattr(ledger_jobs, "LONGEST_SHIP_SECONDS", 0.05)
+    monkeypatch.setattr(costs, "LONGEST_SHIP_SECONDS", 0.05)
     runs, script, token = (tmp_path / name for name in ("runs", "get-token", "token"))
     script.write_text(f"#!/bin/sh\necho run >> {runs}\ncat {token}\n")
     script.chmod(0o700)
@@ -220,7 +220,7 @@ async def test_the_token_command_runs_again_only_after_a_failure(
 async def test_a_refused_token_is_shown_until_calls_are_sent(
     bare: Client, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_jobs, "LONGEST_SHIP_SECONDS", 0.05)
+    monkeypatch.setattr(costs, "LONGEST_SHIP_SECONDS", 0.05)
     collector.answer = lambda _path, _body: (401, b"", {})
     await bare.initialize()
     await bare.request("cost/record", {**CALL, "requestId": "msg"})

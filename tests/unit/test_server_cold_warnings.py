@@ -15,7 +15,7 @@ from sidecar.agents.session_events import StoredSession
 from sidecar.budgets.budget_rules import Rules
 from sidecar.config.settings import Caps, Loaded, Settings
 from sidecar.cost.ledger_events import Buckets
-from sidecar.server.features.timed_updates import CacheUpdates
+from sidecar.server.features.status_updates import CacheUpdates
 from sidecar.tasks import Scheduler
 from sidecar.workspace.services import Services
 from sidecar.workspace.status import cache_status, with_forecast

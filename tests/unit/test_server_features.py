@@ -10,12 +10,12 @@ import pytest
 from lsprotocol import types
 
 from sidecar.server.client import Client
-from sidecar.server.feature import Feature
 from sidecar.server.features.count_requests import CountRequests
 from sidecar.server.features.hover import Hover
 from sidecar.server.features.status_updates import StatusUpdates, Warnings
 from sidecar.server.features.text_sync import TextSync
 from sidecar.server.methods import CountParams, TextDocumentIdentifier
+from sidecar.server.protocol import Feature
 from sidecar.server.stdio import Framer, InvalidFrame
 from sidecar.tasks import Scheduler
 from sidecar.text.document import TextDocument

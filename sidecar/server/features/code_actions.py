@@ -13,7 +13,7 @@ from lsprotocol import types
 
 from sidecar.counting.open_documents import Documents
 from sidecar.server.client import DIAGNOSTICS_SOURCE, Client, find_line_span, from_position
-from sidecar.server.feature import Feature
+from sidecar.server.protocol import Feature
 from sidecar.text.document import TextDocument
 from sidecar.text.printable import printable
 from sidecar.workspace.services import Services

@@ -21,7 +21,7 @@ from sidecar.errors import log_defect
 from sidecar.models import catalogue
 from sidecar.project.file_watcher import FileWatcher, FollowedPaths
 from sidecar.server.client import Client
-from sidecar.server.feature import Feature
+from sidecar.server.protocol import Feature
 from sidecar.tasks import Scheduler, SharedTasks
 from sidecar.text.positions import Encoding
 from sidecar.workspace.agent_sessions import AgentSessionWatcher
@@ -158,8 +158,14 @@ class Configuration(Feature):
 
     def _load_sums(self, workspace: Workspace) -> None:
         # Use one job per root, so that an unresponsive disk delays only one root.
-        work = partial(self._services.load_sums, workspace)
+        work = partial(self._read_sums, workspace)
         self._scheduler.run_now(("sums", workspace), work)
+
+    async def _read_sums(self, workspace: Workspace) -> None:
+        """Read a workspace's costs from the ledger and publish them."""
+        services = self._services
+        work = partial(services.spending(workspace).stored_sums, workspace.shown_session)
+        services.update_costs(workspace, await services.workers.run(work))
 
     async def _load(self, workspace: Workspace, reload: object) -> None:
         """Read and apply a root's settings.

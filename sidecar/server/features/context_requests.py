@@ -33,8 +33,7 @@ from sidecar.conversations.context_protocol import (
 from sidecar.conversations.occupancy import calibration_info
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.messages.vendor_usage import MOST_TOKENS, Usage, normalize_usage
-from sidecar.server.feature import Feature
-from sidecar.server.protocol import Encoded
+from sidecar.server.protocol import Encoded, Feature
 from sidecar.text.pages import Page
 from sidecar.workspace.agent_sessions import AgentSessionWatcher
 from sidecar.workspace.conversations import Conversations

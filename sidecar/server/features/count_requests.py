@@ -16,7 +16,6 @@ from sidecar.counting.open_documents import Snapshot
 from sidecar.endpoints.outcome import Capability
 from sidecar.errors import BadParamsError
 from sidecar.server.client import Client
-from sidecar.server.feature import Feature
 from sidecar.server.methods import (
     CapabilitiesParams,
     CountParams,
@@ -26,17 +25,40 @@ from sidecar.server.methods import (
     ModelsParams,
     ProbeParams,
 )
+from sidecar.server.protocol import Feature
+from sidecar.tasks import Workers
+from sidecar.text.document import TextDocument
 from sidecar.text.positions import has_undecoded_bytes
 from sidecar.text.printable import message, printable
 from sidecar.text.tables import align_columns
 from sidecar.workspace.document_budgets import model_of
-from sidecar.workspace.services import PinnedDocument, Services
+from sidecar.workspace.services import Services
 from sidecar.workspace.views import format_comparison, format_comparison_as_markdown
 from sidecar.workspace.workspace import Event, Workspace
 
 PREFIX = "tokenSidecar.server."
 """The first part of the commands' names."""
 HEAVIEST_SHOWN = 8
+
+
+class PinnedDocument:
+    """A document as it was when a request arrived.
+
+    The positions in the request refer to this text, even if the document is edited later.
+    """
+
+    def __init__(self, document: TextDocument) -> None:
+        self._document, self._edition = document, document.edition
+        self._before = Snapshot.of(document)
+
+    def is_of(self, document: TextDocument | None) -> bool:
+        return self._document is document
+
+    async def document(self, workers: Workers) -> TextDocument:
+        """Return the document. If it has been edited, return a copy with the pinned text."""
+        if self._document.edition is self._edition:
+            return self._document
+        return await workers.run(self._before.document)
 
 
 class CountRequests(Feature):
@@ -128,7 +150,8 @@ async def _read_text(
     # Use the document itself if it has not changed, because its count is cached.
     if is_whole and pinned.is_of(services.documents.get(uri)):
         return services.documents.snapshot(uri), [], services.roots.of_document(uri)
-    text = await services.read_pinned(pinned)
+    await services.configured.wait()
+    text = await pinned.document(services.workers)
     parts = [Snapshot.part_of(text, part) for part in spans or ()]
     if span is None:
         snapshot = services.documents.snapshot_of(text)

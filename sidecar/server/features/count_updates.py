@@ -12,8 +12,8 @@ from sidecar.conversations.context_protocol import ContextUsage
 from sidecar.counting.tokenizer_choice import has_enabled_endpoints
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS
 from sidecar.project.file_watcher import FileWatcher, FollowedPaths
-from sidecar.server.feature import Feature
-from sidecar.tasks import JobKey, Scheduler
+from sidecar.server.protocol import Feature
+from sidecar.tasks import GRACE_SECONDS, JobKey, Scheduler
 from sidecar.workspace.document_budgets import model_of
 from sidecar.workspace.services import Services
 from sidecar.workspace.workspace import Event, Workspace
@@ -23,8 +23,6 @@ logger = logging.getLogger(__name__)
 DELAY_SECONDS = 0.075
 SHARING_DELAY_SECONDS = 0.5
 """Delay before a changed conversation is written."""
-GRACE_SECONDS = 0.05
-"""Added to delays to make sure that timers do not fire too early."""
 SAVE_SECONDS = 1.0
 """Delay before calibrations are written. Endpoints may change them frequently."""
 

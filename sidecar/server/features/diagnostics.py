@@ -19,7 +19,7 @@ from sidecar.errors import SidecarError
 from sidecar.models.window import Severity
 from sidecar.project.file_watcher import Changes, FileWatcher, FollowedPaths
 from sidecar.server.client import DIAGNOSTICS_SOURCE, Client, from_position
-from sidecar.server.feature import Feature
+from sidecar.server.protocol import Feature
 from sidecar.tasks import Scheduler
 from sidecar.text.document import TextDocument
 from sidecar.text.printable import printable

@@ -9,7 +9,7 @@ from lsprotocol import types
 
 from sidecar.conversations.context_rows import rows_markdown, rows_text
 from sidecar.counting.open_documents import Snapshot
-from sidecar.server.feature import Feature
+from sidecar.server.protocol import Feature
 from sidecar.text.printable import markdown, printable
 from sidecar.workspace.document_budgets import find_lowest_budget, model_of
 from sidecar.workspace.services import Services

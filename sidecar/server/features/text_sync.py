@@ -8,7 +8,7 @@ from lsprotocol import types
 
 from sidecar.errors import RequestError
 from sidecar.operating_system import release_memory
-from sidecar.server.feature import Feature
+from sidecar.server.protocol import Feature
 from sidecar.tasks import Scheduler
 from sidecar.text.document import TextDocument
 from sidecar.text.positions import Position, Range

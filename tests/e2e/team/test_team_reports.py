@@ -31,7 +31,7 @@ from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.cost.records import Identity, ShippedRecord
 from sidecar.cost.shipping import QueuedCall, ShippingQueue, open_queue
 from sidecar.cost.team import TeamStore, TeamStoreError
-from sidecar.server.features import ledger_jobs
+from sidecar.server.features import costs
 from sidecar.server.server import create_server
 from tests.clickhouse import ClickHouse
 from tests.collector import Collector
@@ -423,7 +423,7 @@ def test_a_store_with_an_older_schema_is_reported(own_store: ClickHouse) -> None
 async def test_the_status_warns_of_the_teams_caps(
     store: ClickHouse, monkeypatch: pytest.MonkeyPatch, caps: str, severity: str
 ) -> None:
-    monkeypatch.setattr(ledger_jobs, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(costs, "FIRST_SECONDS", 0.0)
     configure(store, monkeypatch, f'team = "team1"\n[cost]\n{caps}\n')
     client = Client(create_server())
     await client.initialize()
@@ -478,8 +478,8 @@ async def forwarded(url: str, port: int = 0) -> AsyncIterator[int]:
 async def test_an_outage_of_the_store_is_shown_until_it_is_over(
     store: ClickHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_jobs, "FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(ledger_jobs, "INTERVAL_SECONDS", 0.2)
+    monkeypatch.setattr(costs, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(costs, "INTERVAL_SECONDS", 0.2)
     configure(store, monkeypatch, "[cost]\nteam-soft-cap-usd = 1000\n")
     client = Client(create_server())
 

@@ -1,4 +1,6 @@
-"""Prices calls, adds up their costs, ships them and reads a team's spending in the background."""
+"""Answers `cost/*`, and in the background prices calls, adds up their costs, ships them and reads a
+team's spending.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +8,219 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from sidecar.config.paths import LEDGER_FILES
-from sidecar.config.settings import Settings
+from sidecar.config.settings import Settings, Team
 from sidecar.errors import SidecarError
 from sidecar.project.file_watcher import Changes, FileWatcher, FollowedPaths
-from sidecar.server.client import Client, progress
-from sidecar.server.feature import Feature
+from sidecar.server.protocol import Encoded, Feature
 from sidecar.tasks import Scheduler, backoff
+from sidecar.text.printable import local_time_text
+from sidecar.workspace.agent_sessions import AgentSessionWatcher, ShowProgress
 from sidecar.workspace.services import Services
 from sidecar.workspace.spending import Spending, has_team_caps, read_team
+from sidecar.workspace.views import NO_COST
 from sidecar.workspace.workspace import Event, Workspace, workspace_remotes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from sidecar.cost.cost_page import Choice
+    from sidecar.cost.cost_protocol import (
+        CostDetailParams,
+        CostFilesParams,
+        CostPageParams,
+        CostRecorded,
+        CostRecordParams,
+        CostReport,
+        FileCost,
+    )
     from sidecar.cost.shipping import Collector, ShippingQueue
-
+    from sidecar.cost.team import TeamStoreError
+    from sidecar.text.pages import Page
+    from sidecar.workspace.sessions import SessionsSnapshot
+    from sidecar.workspace.spending import TeamOutage
 
 logger = logging.getLogger(__name__)
+
+NO_TEAM = "The team's store contains no matching calls."
+INCOMPLETE = "Agents' session files are still being read, so this report is incomplete."
+INCOMPLETE_BEFORE = "Agents' session files are still being read: calls before {} may be missing."
+
+MAIN = "main"
+"""The category of calls made directly by a conversation."""
+
+
+def _read_team(team: Team, spending: Spending, params: CostDetailParams) -> CostReport:
+    from sidecar.cost.team import TeamStore
+
+    with TeamStore(team, spending.book.prices) as store:
+        costs = store.report(params)
+    return costs if costs.rows else msgspec.structs.replace(costs, text=NO_TEAM, overview=NO_TEAM)
+
+
+def _note(workspace: Workspace) -> str:
+    if workspace.costs.read or workspace.path is None:
+        return ""
+    if workspace.costs.problem or workspace.costs.unread is None:
+        return workspace.costs.problem or INCOMPLETE
+    return INCOMPLETE_BEFORE.format(local_time_text(workspace.costs.unread.before))
+
+
+def _begin_team_outage(
+    services: Services, workspace: Workspace, error: TeamStoreError
+) -> TeamOutage:
+    """Show that the team's store is unavailable, until it has been read successfully."""
+    is_new = workspace.costs.team_outage is None
+    outage = workspace.costs.set_team_outage(is_unreachable=error.is_unreachable)
+    if is_new:
+        services.publish(Event("ledger", workspace))
+    return outage
+
+
+class CostRequests(Feature):
+    """Answers `cost/*` on worker threads, with progress and cancellation."""
+
+    def __init__(
+        self,
+        services: Services,
+        show_progress: ShowProgress,
+        agent_sessions: AgentSessionWatcher,
+    ) -> None:
+        self._services, self._show_progress = services, show_progress
+        self._agent_sessions = agent_sessions
+        self.handlers = {
+            "cost/record": self._record,
+            "cost/detail": self._detail,
+            "cost/page": self._page,
+            "cost/files": self._files,
+        }
+
+    async def _record(self, params: CostRecordParams) -> CostRecorded:
+        services = self._services
+        await services.configured.wait()
+        workspace = services.workspace(params.workspace)
+        sessions = services.known_sessions(workspace)
+        session = sessions.id_to_bill(params.session) if sessions else params.session
+        estimate = params.estimated_tokens
+        if estimate is None and sessions and session and params.category == MAIN:
+            await services.conversations(workspace).recount(session)
+            estimate = sessions.sent_estimate(session)
+        completed = msgspec.structs.replace(params, session=session, estimated_tokens=estimate)
+        record = partial(services.spending(workspace).record, completed)
+        recorded, spent = await services.workers.run(record)
+        services.update_costs(workspace, spent)
+        return recorded
+
+    async def _detail(self, params: CostDetailParams) -> CostReport | Encoded:
+        services = self._services
+        await services.configured.wait()
+        if params.scope == "team":
+            return await self._team_detail(params)
+        workspace = services.workspace(params.workspace)
+        stop, spending = threading.Event(), services.spending(workspace)
+        async with self._show_progress("Cost report") as report:
+
+            def work(note: str) -> Encoded:
+                costs = spending.detail(params, stop.is_set)
+                if not costs.rows:
+                    text = workspace.costs.problem or NO_COST
+                    costs = msgspec.structs.replace(costs, text=text, overview=text)
+                notes = " ".join(filter(None, (note, costs.note)))
+                return Encoded.of(msgspec.structs.replace(costs, note=notes))
+
+            await self._agent_sessions.ensure_all_read(workspace, report)
+            try:
+                return await services.workers.run(partial(work, _note(workspace)))
+            except asyncio.CancelledError:
+                stop.set()
+                raise
+
+    async def _team_detail(self, params: CostDetailParams) -> CostReport:
+        from sidecar.cost.team import TeamStoreError
+
+        workspace = self._services.find_workspace_or_first(params.workspace)
+        team, spending = workspace.settings.team, self._services.spending(workspace)
+        try:
+            costs = await self._services.workers.run(partial(_read_team, team, spending, params))
+        except TeamStoreError as error:
+            if team.store is None or not error.is_unreachable:
+                raise
+            outage = _begin_team_outage(self._services, workspace, error)
+            raise TeamStoreError(f"Team store {outage.text}") from None
+        if workspace.costs.set_team(workspace.costs.team):  # an outage has ended
+            self._services.publish(Event("ledger", workspace))
+        return costs
+
+    async def _page(self, params: CostPageParams) -> Page:
+        services = self._services
+        await services.configured.wait()
+        workspace = services.workspace(params.workspace)
+        async with self._show_progress("Cost report") as report:
+            await self._agent_sessions.ensure_all_read(workspace, report)
+            await services.agents.ensure_older_sessions(workspace)
+            return await self._cost_page(workspace, params, _note(workspace))
+
+    async def _cost_page(self, workspace: Workspace, params: CostPageParams, note: str) -> Page:
+        from sidecar.cost.cost_page import Choice, period_start
+        from sidecar.cost.cost_protocol import CostFilesParams
+        from sidecar.workspace.prompt_files import file_costs
+
+        services = self._services
+        choice = Choice(params.period, params.by, params.since or "", params.until or "")
+        files: Sequence[FileCost] = ()
+        if params.by == "file":
+            since = period_start(choice, datetime.now().astimezone().date()) or "1970-01-01"
+            end = (choice.until or None) if choice.period == "custom" else None
+            times = CostFilesParams(since=since, until=end)
+            files = await file_costs(services, workspace, times)
+        spending = services.spending(workspace)
+        sessions = services.sessions(workspace).snapshot(every=True)
+        return await services.workers.run(
+            partial(_read_page, spending, choice, files, sessions, note)
+        )
+
+    async def _files(self, params: CostFilesParams) -> list[FileCost]:
+        from sidecar.workspace.prompt_files import file_costs
+
+        await self._services.configured.wait()
+        workspace = self._services.workspace(params.workspace)
+        async with self._show_progress("Prompt file costs") as report:
+            await self._agent_sessions.ensure_all_read(workspace, report)
+            return await file_costs(self._services, workspace, params)
+
+
+def _read_page(
+    spending: Spending,
+    choice: Choice,
+    files: Sequence[FileCost],
+    sessions: SessionsSnapshot,
+    note: str,
+) -> Page:
+    from sidecar.cost.cost_page import LedgerSource, panel
+    from sidecar.cost.repricing import pending_note
+
+    book = spending.book
+    with book.report_reader() as connection:
+        now = datetime.now(UTC)
+        source = LedgerSource(
+            connection=connection,
+            prices=book.prices,
+            scope=spending.scope(),
+            now=now,
+            label_of=sessions.label,
+            note=" ".join(filter(None, (note, pending_note(connection)))),
+        )
+        return panel(source, choice, files)
+
 
 DELAY_SECONDS = 0.5
 """Delay before recorded calls are priced again after a change of settings."""
@@ -40,9 +231,11 @@ PAUSE_RATIO = 3.0
 class CallPricing(Feature):
     """Prices calls whose prices have changed, and shows progress."""
 
-    def __init__(self, services: Services, client: Client, scheduler: Scheduler) -> None:
+    def __init__(
+        self, services: Services, scheduler: Scheduler, show_progress: ShowProgress
+    ) -> None:
         self._services, self._scheduler = services, scheduler
-        self._progress = partial(progress, client, scheduler)
+        self._show_progress = show_progress
         self._stop = threading.Event()
 
     def on_event(self, event: Event) -> None:
@@ -63,7 +256,7 @@ class CallPricing(Feature):
         )
         ledger, stop = self._services.spending(workspace).book.ledger, threading.Event()
         self._stop = stop
-        async with self._progress("Computing costs", stop) as report:
+        async with self._show_progress("Computing costs", stop) as report:
             work = partial(
                 repricing.price_calls, ledger, stop,
                 rest=PAUSE_RATIO, progress=partial(report, "pricing calls"),
@@ -318,7 +511,7 @@ class TeamSpending(Feature):
                 from sidecar.cost.team import TeamStoreError
 
                 if isinstance(error, TeamStoreError) and workspace.settings.team.store:
-                    self._services.begin_team_outage(workspace, error)
+                    _begin_team_outage(self._services, workspace, error)
                 if not self._is_reported:
                     self._is_reported = True
                     logger.warning("cannot read the team's costs: %s", error)
