@@ -27,8 +27,7 @@ from sidecar.text.outline import FIRST_LINES, IGNORE_MARK, Part, TextLines, find
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sidecar.config.options import Origin
-    from sidecar.config.settings import Truncation
+    from sidecar.config.settings import Origin, Truncation
     from sidecar.counting.tokenizer_choice import CounterChoice
     from sidecar.counting.tokenizer_interface import Tokenizer
 

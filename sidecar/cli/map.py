@@ -27,8 +27,7 @@ from sidecar.project.token_map import MapEntry, build_token_map, flatten
 
 if TYPE_CHECKING:
     from sidecar.budgets.check_report import Report
-    from sidecar.config.options import Loaded
-    from sidecar.config.settings import Settings
+    from sidecar.config.settings import Loaded, Settings
 
 _BAR = 20
 _MOST_LINES = 40
@@ -90,7 +89,7 @@ def map(folder: Path, depth: int, model: str | None, as_json: bool, html: str | 
     Exit codes: 0; 2 if DIR or FILE cannot be used, or the configuration is invalid.
     """
     from sidecar.config.load import load
-    from sidecar.config.roots import find_root
+    from sidecar.config.paths import find_root
     from sidecar.workspace.check_paths import check_paths
 
     report, problems = check_paths([str(folder)], model, warn=warn, progress=with_progress)
@@ -180,7 +179,7 @@ def _list_prompt_files(
     """Return the files of the map that agents send, with the tokens that they send of each."""
     from sidecar.agents.folders import Places
     from sidecar.budgets.instruction_findings import find_used_agents
-    from sidecar.config.roots import find_root
+    from sidecar.config.paths import find_root
     from sidecar.models.catalogue import window_of
     from sidecar.project.footprint import find_all_footprints, sent_files
     from sidecar.workspace.footprints import count_sent_texts

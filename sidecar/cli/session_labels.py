@@ -26,7 +26,7 @@ from sidecar.tasks import wait_or_fall_back
 from sidecar.workspace.services import Services
 from sidecar.workspace.sessions import label_of
 from sidecar.workspace.state_folder import read_shared_conversations
-from sidecar.workspace.usage_details import add_contents, add_forecast
+from sidecar.workspace.usage_details import add_details
 from sidecar.workspace.views import add_view_to_usage, session_rows
 from sidecar.workspace.workspace import Workspace
 
@@ -120,8 +120,8 @@ class SessionsView:
         await conversations.look_up_window(
             conversations.sessions.usage(found).model or self.workspace.model
         )
-        usage = await add_contents(self.services, found, conversations.sessions.usage(found))
-        usage = await add_forecast(self.services, self.workspace, found, usage)
+        usage = conversations.sessions.usage(found)
+        usage = await add_details(self.services, self.workspace, found, usage)
         return add_view_to_usage(usage, costs)
 
     async def _complete_id(self, session: str | None) -> str | None:

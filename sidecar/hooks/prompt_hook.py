@@ -335,7 +335,7 @@ def _workspace(
     from pathlib import Path
 
     from sidecar.agents.branches import head_around, worktrees_beside
-    from sidecar.config.roots import find_root
+    from sidecar.config.paths import find_root
     from sidecar.cost.worktrees import folder_uri, nested_repositories, with_known_worktrees
 
     root = str(find_root(Path(os.path.realpath(folder))))

@@ -31,7 +31,7 @@ from sidecar.text.printable import shorten
 from sidecar.workspace.footprint_report import AgentFootprint, FootprintParams
 from sidecar.workspace.footprints import MOST_READ, footprints_of
 from sidecar.workspace.services import Services
-from sidecar.workspace.usage_details import add_contents, add_forecast
+from sidecar.workspace.usage_details import add_details
 from sidecar.workspace.workspace import Workspace
 
 BEING_READ = "The session's calls are still being read. Ask again later for the cost."
@@ -292,8 +292,7 @@ class Project:
             workspace.costs.stop_reading()
             return sessions.usage(session), f"The cost is unknown: {error}."
         services.update_costs(workspace, spent)
-        usage = await add_contents(services, session, sessions.usage(session))
-        usage = await add_forecast(services, workspace, session, usage)
+        usage = await add_details(services, workspace, session, sessions.usage(session))
         return usage, None if is_complete else BEING_READ
 
     async def spent(self, found: FoundSession) -> tuple[SpendingSums, str | None]:

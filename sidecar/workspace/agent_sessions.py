@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -31,16 +32,18 @@ from sidecar.config.settings import Agents
 from sidecar.errors import SidecarError
 from sidecar.operating_system import release_memory
 from sidecar.project.file_watcher import POLL_SECONDS, Changes, FileWatcher, FollowedPaths
-from sidecar.tasks import Scheduler
+from sidecar.tasks import Scheduler, SharedTasks
 from sidecar.workspace.sessions import RECENT
 from sidecar.workspace.workspace import Event, Workspace
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from sidecar.agents.context_sizes import ContextSizes
     from sidecar.agents.session_index import IngestResult
     from sidecar.cost.book import CostBook
     from sidecar.cost.ledger import MemoryLedger
+    from sidecar.tasks import Workers
     from sidecar.workspace.sessions import SessionRegistry
     from sidecar.workspace.shared_services import SharedServices
 
@@ -54,6 +57,8 @@ SHOWN_SECONDS = 2.0
 """Delay between reading a root's newest stores and its others."""
 RETRY_SECONDS = 60.0
 """Delay before a retry if another process is reading the same stores."""
+_REREAD_RATIO = 20
+"""A read that took a second is repeated after this many seconds at the earliest."""
 PAUSE_RATIO = 1.0
 """Seconds to pause per second of background work."""
 NOT_KEPT = (
@@ -95,6 +100,7 @@ class AgentSessions:
         self._services, self._run = services, services.workers.run
         self._sessions_of = sessions_of
         self._known: WeakKeyDictionary[Workspace, KnownStores] = WeakKeyDictionary()
+        self.sizes = SizesReader(services.workers)
         self._memory: MemoryLedger | None = None
         """In-memory replacement for the ledger while the ledger file cannot be used."""
 
@@ -251,6 +257,58 @@ class AgentSessions:
             workspace.costs.set_history(read=known.is_read, unread=result.unread)
         if result.has_new_costs or is_new:
             self._services.publish(Event("calls", workspace))
+
+
+class _SeparateRead(NamedTuple):
+    sizes: ContextSizes
+    reread_at: float
+
+
+class SizesReader:
+    """Reads the sizes of contexts whose parts are not read together with the session.
+
+    A large store is not read for each change. Until it is read again, the previous sizes are scaled
+    to the current number of tokens.
+    """
+
+    def __init__(self, workers: Workers) -> None:
+        self._run = workers.run
+        self._recent: dict[tuple[str, str, str], _SeparateRead] = {}
+        """What was read, by the session's source, path and ID."""
+        self._reading = SharedTasks[tuple[str, str, str], _SeparateRead](
+            "measuring", outlives_waiters=False
+        )
+
+    async def of(self, session: StoredSession) -> ContextSizes:
+        """Return a session's sizes. They are empty if the store is unreadable or incomplete."""
+        key, now = (session.source, session.path, session.id), time.monotonic()
+        self._recent = {each: read for each, read in self._recent.items() if now < read.reread_at}
+        known = self._recent.get(key)
+        if known is None:
+            known = await self._reading.run(key, partial(self._read, session))
+            self._recent[key] = known
+        return known.sizes
+
+    async def _read(self, session: StoredSession) -> _SeparateRead:
+        began = time.monotonic()
+        sizes, end = await self._run(partial(read_sizes, session)), time.monotonic()
+        return _SeparateRead(sizes, end + _REREAD_RATIO * (end - began))
+
+
+def read_sizes(session: StoredSession) -> ContextSizes:
+    """Read the sizes of the parts of a session's context. Blocks.
+
+    They are empty if the store is unreadable or incomplete.
+    """
+    from sidecar.agents.context_sizes import ContextSizes
+    from sidecar.agents.reader_registry import reader_of
+
+    sizes = ContextSizes()
+    try:
+        reader_of(session.source).measure(session.path, session.id, sizes)
+    except (OSError, msgspec.DecodeError):
+        return ContextSizes()
+    return sizes
 
 
 class FoundSessions(NamedTuple):

@@ -17,8 +17,7 @@ from sidecar.project.files import STDIN
 if TYPE_CHECKING:
     from sidecar.budgets.check_report import FileReport, Growth, PromptGrowth, Report
     from sidecar.budgets.check_run import Progress
-    from sidecar.config.options import Loaded, Origin, Problem
-    from sidecar.config.settings import Settings
+    from sidecar.config.settings import Loaded, Origin, Problem, Settings
     from sidecar.counting.tokenizer_choice import ChooseCounter
     from sidecar.project.files import Target
     from sidecar.project.source_files import Contents
@@ -101,7 +100,7 @@ def _add_own_configurations(roots: dict[Path, list[str]], loads: dict[Path, Load
     cannot hide a file from them.
     """
     from sidecar.config.load import load
-    from sidecar.config.roots import has_configuration
+    from sidecar.config.paths import has_configuration
 
     for root, paths in list(roots.items()):
         for path in list(paths):

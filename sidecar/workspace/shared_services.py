@@ -14,7 +14,6 @@ from sidecar.counting.open_documents import Documents
 from sidecar.counting.windows import Windows
 from sidecar.tasks import Workers
 from sidecar.text.printable import message as printable
-from sidecar.workspace.context_breakdown import SizesReader
 from sidecar.workspace.spending import Spending
 from sidecar.workspace.state_folder import State
 from sidecar.workspace.workspace import Event, Workspace, Workspaces
@@ -34,7 +33,6 @@ class SharedServices:
     def __post_init__(self) -> None:
         self._reported_caps = set[tuple[object, ...]]()
         self.workers = Workers()
-        self.sizes = SizesReader(self.workers)
         self.windows = Windows(self.state.estimate)
         self.calibrations = CalibrationStore(self.state.folder)
         self.counts = Counts(

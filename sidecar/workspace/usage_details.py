@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -13,38 +14,73 @@ import msgspec
 from sidecar.agents.session_events import StoredSession
 from sidecar.conversations.context_protocol import (
     CacheLosses,
+    ContextPart,
     Forecast,
     PlanLimit,
     PriceUntil,
 )
 from sidecar.errors import SidecarError
-from sidecar.workspace.context_breakdown import label_parts
 from sidecar.workspace.sessions import PROTOCOL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from sidecar.agents.context_sizes import ContextSizes
     from sidecar.agents.session_events import ReportedLimit
     from sidecar.conversations.context_protocol import ContextUsage
     from sidecar.conversations.conversation import Conversation
     from sidecar.cost.book import CostBook
     from sidecar.cost.context_costs import UsageBlock
-    from sidecar.workspace.shared_services import SharedServices
+    from sidecar.workspace.services import Services
     from sidecar.workspace.workspace import Workspace
 
 
+TOOLS_NAMED = 4
+"""How many tools are listed separately. All other tools share one entry."""
+_LABELS = {
+    "system": "System prompt and tools",
+    "instructions": "Instructions",
+    "user": "User messages",
+    "assistant": "Assistant messages",
+    "call": "Tool calls",
+    "attachment": "Attachments",
+    "summary": "Summary of earlier messages",
+}
 _SMALL_WINDOW = 100_000
 """In smaller windows, agents do not compact at less than half of the window."""
 _FULL = 100.0
 
 
-async def add_forecast(
-    services: SharedServices,
+async def add_details(
+    services: Services,
     workspace: Workspace,
     session: Conversation | StoredSession,
     usage: ContextUsage,
+    *,
+    contents: bool = True,
 ) -> ContextUsage:
-    """Add a forecast and the cache losses if the ledger contains calls from the session."""
+    """Add what fills the context, a forecast, and why the cache was lost.
+
+    What is unknown stays empty: agents may not store their messages, and the forecast and the
+    losses need calls in the ledger.
+
+    Args:
+        services: The services.
+        workspace: The session's workspace.
+        session: The session.
+        usage: The session's context usage.
+        contents: Whether to add what fills the context.
+    """
+    if (
+        contents
+        and isinstance(session, StoredSession)
+        and session.path
+        and usage.tokens is not None
+    ):
+        from sidecar.agents.context_sizes import unpack
+
+        sizes = unpack(session.sizes) or await services.agents.sizes.of(session)
+        usage = msgspec.structs.replace(usage, contents=label_parts(sizes, usage.tokens))
     if usage.session is None or usage.session.id not in workspace.costs.sessions:
         return usage
     found = await read_forecast(services, workspace, session, usage, datetime.now(UTC))
@@ -54,7 +90,7 @@ async def add_forecast(
 
 
 async def read_forecast(
-    services: SharedServices,
+    services: Services,
     workspace: Workspace,
     session: Conversation | StoredSession | None,
     usage: ContextUsage,
@@ -235,13 +271,18 @@ def _as_float(amount: object) -> float | None:
     return None if amount is None else float(str(amount))
 
 
-async def add_contents(
-    services: SharedServices, session: Conversation | StoredSession, usage: ContextUsage
-) -> ContextUsage:
-    """Add a breakdown of the context if the agent stores the messages."""
-    if not isinstance(session, StoredSession) or not session.path or usage.tokens is None:
-        return usage
-    from sidecar.agents.context_sizes import unpack
+def label_parts(sizes: ContextSizes, tokens: int) -> list[ContextPart]:
+    """Divide a context's tokens among labeled content types. The largest type comes first.
 
-    sizes = unpack(session.sizes) or await services.sizes.sizes(session)
-    return msgspec.structs.replace(usage, contents=label_parts(sizes, usage.tokens))
+    The result is empty if the sizes are unknown.
+    """
+    parts: Counter[str] = Counter()
+    named = 0
+    for share in sizes.split(tokens):
+        label = _LABELS.get(share.kind)
+        if label is None:
+            named += 1
+            is_named = share.name and named <= TOOLS_NAMED
+            label = f"Results of {share.name}" if is_named else "Other tool results"
+        parts[label] += share.tokens
+    return [ContextPart(label=label, tokens=number) for label, number in parts.most_common()]

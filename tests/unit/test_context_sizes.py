@@ -25,7 +25,8 @@ from sidecar.agents.reader_registry import reader_of
 from sidecar.agents.session_events import Store, StoredSession
 from sidecar.counting.tokenizer_choice import Tokenizers
 from sidecar.tasks import Workers
-from sidecar.workspace.context_breakdown import SizesReader, label_parts, read_sizes
+from sidecar.workspace.agent_sessions import SizesReader, read_sizes
+from sidecar.workspace.usage_details import label_parts
 from tests.file_opens import recorded_opens
 
 SYSTEM = 14_000
@@ -709,7 +710,7 @@ async def test_sizes_in_a_separate_file_are_read_when_they_are_shown(tmp_path: P
     reader = SizesReader(workers)
     with recorded_opens(context) as reads:
         for tokens in (script.total, script.total + 9):
-            sizes = await reader.sizes(stored("kimi-cli", path, session))
+            sizes = await reader.of(stored("kimi-cli", path, session))
             parts = label_parts(sizes, tokens)
             assert sum(part.tokens for part in parts) == tokens
     assert len(reads) == 1
@@ -724,7 +725,7 @@ async def test_sizes_that_several_requests_need_at_once_are_read_once(
     path, session = write_kimi_cli(tmp_path, tmp_path, script)
     reader = SizesReader(workers)
     with recorded_opens(Path(path).with_name("context.jsonl")) as reads:
-        wanted = (reader.sizes(stored("kimi-cli", path, session)) for _ in range(requests))
+        wanted = (reader.of(stored("kimi-cli", path, session)) for _ in range(requests))
         first, *others = await asyncio.gather(*wanted)
     assert len(reads) == 1
     assert label_parts(first, script.total)

@@ -359,7 +359,7 @@ def test_the_hook_imports_no_large_modules(book: CostBook, tmp_path: Path) -> No
         "sidecar.config.paths", "sidecar.operating_system",
         # only for caps of workspaces and branches
         "sidecar.cost", "sidecar.cost.worktrees", "sidecar.agents", "sidecar.agents.branches", "sidecar.config.safe_files",
-        "sidecar.config.roots", "sidecar.config.toml", "sidecar.errors",
+        "sidecar.config.toml", "sidecar.errors",
     }  # fmt: skip
     large = {"msgspec", "click", "httpx", "asyncio", "subprocess", "dataclasses", "inspect"}
     assert not large & set(done.stderr.split())

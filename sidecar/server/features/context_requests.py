@@ -40,7 +40,7 @@ from sidecar.workspace.conversations import Conversations
 from sidecar.workspace.services import Services
 from sidecar.workspace.sessions import SessionsSnapshot
 from sidecar.workspace.spending import Spending
-from sidecar.workspace.usage_details import add_contents, add_forecast
+from sidecar.workspace.usage_details import add_details
 from sidecar.workspace.views import (
     add_view_to_usage,
     format_fit_result,
@@ -111,11 +111,10 @@ class ContextRequests(Feature):
         if session is None:
             return add_view_to_usage(None, workspace.costs)
         usage = conversations.sessions.usage(session)
-        if params.contents:
-            usage = await add_contents(self._services, session, usage)
-        return add_view_to_usage(
-            await add_forecast(self._services, workspace, session, usage), workspace.costs
+        usage = await add_details(
+            self._services, workspace, session, usage, contents=params.contents
         )
+        return add_view_to_usage(usage, workspace.costs)
 
     async def _page(self, conversations: Conversations, params: p.UsageParams) -> Page:
         from sidecar.conversations.context_page import is_empty

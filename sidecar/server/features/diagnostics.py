@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lsprotocol import types
 
 from sidecar.budgets.budget_rules import Subject
-from sidecar.config.options import Problem
+from sidecar.config.settings import Problem
 from sidecar.errors import SidecarError
 from sidecar.models.window import Severity
 from sidecar.project.file_watcher import Changes, FileWatcher, FollowedPaths
