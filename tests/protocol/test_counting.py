@@ -150,7 +150,7 @@ async def test_edits_right_after_a_long_document_is_opened(
 
 
 @pytest.mark.parametrize("lines", [3, LONG_CHARACTERS // 10])
-async def test_ranges_refer_to_the_text_at_the_time_of_the_request(
+async def test_requests_refer_to_the_text_at_the_time_of_the_request(
     client: Client, lines: int
 ) -> None:
     """The document is edited immediately after the requests have been sent."""
@@ -161,14 +161,16 @@ async def test_ranges_refer_to_the_text_at_the_time_of_the_request(
     asked = asyncio.gather(
         client.count(ranges=[FIRST_LINE]),
         client.count(range=FIRST_LINE),
+        client.count(models=["gpt-4"]),
         client.request("tokens/fit", fit),
     )
     await asyncio.sleep(0)  # Let the client send its messages first.
     client.change(edit((0, 0), (0, 0), "many more "))
-    both, alone, fitted = await asked
+    both, alone, whole, fitted = await asked
     assert (both["version"], both["tokens"]) == (1, truth(text))
     assert [part["tokens"] for part in both["ranges"]] == [truth("some words\n")]
     assert (alone["version"], alone["tokens"]) == (1, truth("some words\n"))
+    assert (whole["version"], whole["tokens"]) == (1, truth(text))
     assert fitted["text"] == "some words\n"
     now = await client.count(range=FIRST_LINE)
     assert (now["version"], now["tokens"]) == (2, truth("many more some words\n"))

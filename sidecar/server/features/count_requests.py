@@ -26,8 +26,6 @@ from sidecar.server.methods import (
     ProbeParams,
 )
 from sidecar.server.protocol import Feature
-from sidecar.tasks import Workers
-from sidecar.text.document import TextDocument
 from sidecar.text.positions import has_undecoded_bytes
 from sidecar.text.printable import message, printable
 from sidecar.text.tables import align_columns
@@ -39,26 +37,6 @@ from sidecar.workspace.workspace import Event, Workspace
 PREFIX = "tokenSidecar.server."
 """The first part of the commands' names."""
 HEAVIEST_SHOWN = 8
-
-
-class PinnedDocument:
-    """A document as it was when a request arrived.
-
-    The positions in the request refer to this text, even if the document is edited later.
-    """
-
-    def __init__(self, document: TextDocument) -> None:
-        self._document, self._edition = document, document.edition
-        self._before = Snapshot.of(document)
-
-    def is_of(self, document: TextDocument | None) -> bool:
-        return self._document is document
-
-    async def document(self, workers: Workers) -> TextDocument:
-        """Return the document. If it has been edited, return a copy with the pinned text."""
-        if self._document.edition is self._edition:
-            return self._document
-        return await workers.run(self._before.document)
 
 
 class CountRequests(Feature):
@@ -109,14 +87,15 @@ def _uri_of(params: CountParams | FitTextParams) -> str | None:
     return document.uri if document is not None and params.text is None else None
 
 
-def _pin(services: Services, params: CountParams | FitTextParams) -> PinnedDocument | None:
-    """Pin the document's current text, so that later edits do not affect it.
+def _pin(services: Services, params: CountParams | FitTextParams) -> Snapshot | None:
+    """Return the document's current text, to which the positions in the params refer.
 
     Returns None if the document is not open or not synchronized.
     """
-    uri = _uri_of(params)
-    document = services.documents.get(uri or "")
-    return None if document is None or not document.is_synced else PinnedDocument(document)
+    document = services.documents.get(_uri_of(params) or "")
+    if document is None or not document.is_synced:
+        return None
+    return services.documents.snapshot_of(document)
 
 
 async def _count_messages(
@@ -134,7 +113,7 @@ async def _count_messages(
 
 
 async def _read_text(
-    services: Services, params: CountParams | FitTextParams, pinned: PinnedDocument | None
+    services: Services, params: CountParams | FitTextParams, pinned: Snapshot | None
 ) -> tuple[Snapshot, list[Snapshot], Workspace]:
     uri = _uri_of(params)
     if uri is None:
@@ -142,22 +121,17 @@ async def _read_text(
         document = params.text_document
         workspace = services.roots.of_document(document.uri) if document else services.roots.default
         return Snapshot(text=params.text or ""), [], workspace
-    spans, span = getattr(params, "ranges", None), params.range
-    is_whole = spans is None and span is None
-    if pinned is None or is_whole:
-        await services.configured.wait()
-        pinned = pinned or PinnedDocument(services.documents.get_open(uri))
-    # Use the document itself if it has not changed, because its count is cached.
-    if is_whole and pinned.is_of(services.documents.get(uri)):
-        return services.documents.snapshot(uri), [], services.roots.of_document(uri)
     await services.configured.wait()
-    text = await pinned.document(services.workers)
-    parts = [Snapshot.part_of(text, part) for part in spans or ()]
-    if span is None:
-        snapshot = services.documents.snapshot_of(text)
-    else:
-        snapshot = Snapshot.part_of(text, span)
-    return snapshot, parts, services.roots.of_document(uri)
+    whole = services.documents.snapshot(uri) if pinned is None else pinned
+    spans, span, parts = getattr(params, "ranges", None), params.range, list[Snapshot]()
+    snapshot, workspace = whole, services.roots.of_document(uri)
+    if spans or span is not None:
+        text = services.documents.get(uri)
+        if text is None or not whole.is_of(text):  # edited since the request arrived
+            text = await services.workers.run(whole.document)
+        parts = [Snapshot.part_of(text, part) for part in spans or ()]
+        snapshot = whole if span is None else Snapshot.part_of(text, span)
+    return snapshot, parts, workspace
 
 
 def _count_now(services: Services, params: CountParams) -> CountResult | None:
@@ -176,7 +150,7 @@ def _count_now(services: Services, params: CountParams) -> CountResult | None:
 
 
 async def _count_text(
-    services: Services, params: CountParams, pinned: PinnedDocument | None
+    services: Services, params: CountParams, pinned: Snapshot | None
 ) -> CountResult:
     snapshot, parts, workspace = await _read_text(services, params, pinned)
 
@@ -206,7 +180,7 @@ def _make_result(
 
 
 async def _fit_text(
-    services: Services, params: FitTextParams, pinned: PinnedDocument | None
+    services: Services, params: FitTextParams, pinned: Snapshot | None
 ) -> FitTextResult:
     snapshot, _, workspace = await _read_text(services, params, pinned)
     if has_undecoded_bytes(snapshot.text):
