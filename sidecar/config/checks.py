@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -14,12 +14,9 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 from sidecar.config.settings import (
-    Agents,
     Budget,
     Caps,
     Context,
-    FootprintSettings,
-    InstructionCode,
     Url,
 )
 from sidecar.errors import SidecarError
@@ -157,22 +154,18 @@ def check_context(context: Context) -> str | None:
     return None
 
 
-def check_agents(names: Sequence[str], known: Collection[str] | None = None) -> str | None:
+def check_agents(names: Sequence[str]) -> str | None:
     """Return a message about unknown agents, or None if all agents are known.
 
     The message lists positions instead of names, because a misplaced value may be a secret.
-
-    Args:
-        names: The names to check.
-        known: The known agents. By default, those whose sessions can be read.
     """
     if not names:  # so that the file of known agents is not read
         return None
-    known = all_agents() if known is None else known
+    known = all_agents()
     unknown = [(position, name) for position, name in enumerate(names, 1) if name not in known]
     if not unknown:
         return None
-    similar = similar_agents([name for _, name in unknown], known)
+    similar = similar_agents([name for _, name in unknown])
     hint = f"; did you mean {' and '.join(similar)}?" if similar else ""
     positions = " and ".join(str(position) for position, _ in unknown[:5])
     listed = ", ".join(sorted(known))
@@ -197,28 +190,6 @@ def similar_agents(names: Sequence[str], known: Iterable[str] = ()) -> list[str]
         for one, name in zip(longer, names, strict=True)
     )
     return list(dict.fromkeys(itertools.chain.from_iterable(matches)))
-
-
-def known_agents(agents: Agents) -> dict[str, Any]:
-    """Return the `sources` and `paths` settings, with unknown agents removed."""
-    sources = agents.sources and tuple(name for name in agents.sources if name in all_agents())
-    return {
-        "sources": sources,
-        "paths": {name: folder for name, folder in agents.paths.items() if name in all_agents()},
-    }
-
-
-def unknown_codes(footprint: FootprintSettings) -> list[str]:
-    """Return the keys of `severity` that are no codes of findings."""
-    return [code for code in footprint.severity if code not in get_args(InstructionCode)]
-
-
-def known_in_footprint(footprint: FootprintSettings) -> dict[str, Any]:
-    """Return the `agents` and `severity` settings, with unknown agents and codes removed."""
-    unknown = unknown_codes(footprint)
-    agents = footprint.agents and tuple(name for name in footprint.agents if name in all_agents())
-    severity = {code: value for code, value in footprint.severity.items() if code not in unknown}
-    return {"agents": agents, "severity": severity}
 
 
 def unreachable_soft_caps(caps: Caps) -> list[str]:

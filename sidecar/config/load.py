@@ -9,7 +9,7 @@ import dataclasses
 import errno
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -23,9 +23,6 @@ from sidecar.config.checks import (
     check_context,
     check_models,
     convert_value,
-    known_agents,
-    known_in_footprint,
-    unknown_codes,
     unreachable_soft_caps,
 )
 from sidecar.config.paths import (
@@ -398,16 +395,17 @@ class _Resolver:
                 self._report_at(path, "warn-at", f"{problem} (ignored)")
                 return replace(table, warn_at=Context().warn_at)
         if isinstance(table, Agents):
-            self._report_agents(path, "sources", table.sources or ())
-            self._report_agents(path, "paths", tuple(table.paths))
-            return replace(table, **known_agents(table))
+            sources = table.sources and self._known_agents(path, "sources", table.sources)
+            kept = self._known_agents(path, "paths", tuple(table.paths))
+            return replace(table, sources=sources, paths={name: table.paths[name] for name in kept})
         if isinstance(table, FootprintSettings):
-            if table.agents:
-                self._report_agents(path, "agents", table.agents, all_agents())
-            for code in unknown_codes(table):
-                problem = f"unknown code; known codes: {', '.join(get_args(InstructionCode))}"
+            agents = table.agents and self._known_agents(path, "agents", table.agents)
+            codes, severity = get_args(InstructionCode), dict(table.severity)
+            problem = f"unknown code; known codes: {', '.join(codes)}"
+            for code in [code for code in severity if code not in codes]:
                 self._report_at(path, "severity", problem, code)
-            return replace(table, **known_in_footprint(table))
+                del severity[code]
+            return replace(table, agents=agents, severity=severity)
         if isinstance(table, Settings):
             if sum(len(budget.files) for budget in table.budgets) > MAX_PATTERNS:
                 problem = f"has more than {MAX_PATTERNS:,} patterns in all, so it is ignored"
@@ -428,16 +426,13 @@ class _Resolver:
         self.origins |= {sources[name]: Origin("default") for name in replaced}
         return dict.fromkeys(replaced)
 
-    def _report_agents(
-        self,
-        path: KeyPath,
-        key: str,
-        names: Sequence[str],
-        known: Collection[str] | None = None,
-    ) -> None:
-        problem = check_agents(names, known)
-        if problem is not None:
-            self._report_at(path, key, f"{problem} (ignored)")
+    def _known_agents(self, path: KeyPath, key: str, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the names of known agents, and report the others."""
+        problem = check_agents(names)
+        if problem is None:
+            return names
+        self._report_at(path, key, f"{problem} (ignored)")
+        return tuple(name for name in names if name in all_agents())
 
     def _report_at(self, path: KeyPath, key: str, message: str, *inner: str) -> None:
         source = self.origins[format_key((*path, key))].source
