@@ -587,7 +587,7 @@ def sections_from(
 ) -> list[Section]:
     """Create the requested sections, reusing the counts of sections with unchanged text."""
     known = {
-        section.source.text(): section.source
+        section.source.snapshot.text: section.source
         for section in old
         if isinstance(section.source, TextSource)
     }

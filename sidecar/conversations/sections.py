@@ -33,6 +33,7 @@ from sidecar.conversations.turn_counts import (
     sums_of,
 )
 from sidecar.counting.count_result import Measure
+from sidecar.counting.open_documents import Snapshot
 from sidecar.errors import RequestError
 from sidecar.messages.messages import Turn, read_tools
 
@@ -53,7 +54,9 @@ class SectionSource(Protocol):
     def version(self) -> Hashable:
         """A value that changes whenever the text changes."""
 
-    def text(self) -> str: ...
+    @property
+    def snapshot(self) -> Snapshot:
+        """The text. It caches the counts of its pieces."""
 
     def measure(self, counter: Counter) -> Measure:
         """Return the text's token count."""
@@ -86,17 +89,14 @@ class TextSource(_CachedCount):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self._text = text
+        self.snapshot = Snapshot(text=text)
 
     @property
     def version(self) -> Hashable:
         return 0
 
-    def text(self) -> str:
-        return self._text
-
     def _count(self, counter: Counter) -> Measure:
-        return counter.text(self._text)
+        return counter.text(self.snapshot.text)
 
 
 class SystemPrompt(_CachedCount):
@@ -148,8 +148,9 @@ class RestoredPart:
     def version(self) -> Hashable:
         return 0
 
-    def text(self) -> str:
-        """Raise RequestError `noText`, because the text was not saved."""
+    @property
+    def snapshot(self) -> Snapshot:
+        """Raises RequestError `noText`, because the text was not saved."""
         raise no_text()
 
     def measure(self, counter: Counter) -> Measure:
@@ -473,7 +474,7 @@ def _render_parts(
     sections: Sequence[Section], texts: Sequence[str], counter: Counter
 ) -> Iterator[PackPart]:
     for section, text in zip(sections, texts, strict=True):
-        cut = text != section.source.text()
+        cut = text != section.source.snapshot.text
         measure = counter.text(text) if cut else section.whole(counter)
         yield PackPart(name=section.name, tokens=measure.tokens, trimmed=cut)
 
@@ -482,7 +483,7 @@ def _cap_text(section: Section, counter: Counter, preset: Preset | None) -> str:
     cap = section.cap
     if cap is None and preset is not None:
         cap = preset.caps.get(section.name)
-    text = section.source.text()
+    text = section.source.snapshot.text
     return text if cap is None else counter.fit(text, cap, section.truncation)
 
 

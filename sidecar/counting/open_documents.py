@@ -163,12 +163,9 @@ class FollowedText:
         """The document's edition when the text was copied."""
         return self.snapshot.edition
 
-    def text(self) -> str:
-        return self.snapshot.text
-
     def measure(self, counter: TextMeasurer) -> Measure:
         """Count the text locally, without calibration."""
-        return counter.text(self.text())
+        return counter.text(self.snapshot.text)
 
 
 class FollowedSection(NamedTuple):

@@ -17,7 +17,7 @@ from collections.abc import Hashable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -33,9 +33,9 @@ from sidecar.conversations.changes import (
 )
 from sidecar.conversations.conversation import Conversation, restore, save, uncounted_texts
 from sidecar.conversations.occupancy import budget_message, crossed
-from sidecar.conversations.sections import RestoredPart, Section, SectionCount, SectionSource
+from sidecar.conversations.sections import RestoredPart, Section, SectionCount
 from sidecar.conversations.turn_counts import Counter
-from sidecar.counting.open_documents import Documents, FollowedText, Snapshot
+from sidecar.counting.open_documents import Documents, FollowedText
 from sidecar.endpoints.outcome import EndpointCount, MissKind
 from sidecar.errors import BadParamsError, RequestError
 from sidecar.messages.vendor_usage import Usage
@@ -502,8 +502,6 @@ class SectionCounts:
 
     def __init__(self, counts: Counts, documents: Documents) -> None:
         self._counts, self._documents = counts, documents
-        self._snapshots: WeakKeyDictionary[SectionSource, Snapshot] = WeakKeyDictionary()
-        """The snapshot of each section that was sent as text. Snapshots cache token counts."""
 
     def is_stale(self, section: Section, model: str, settings: Settings) -> bool:
         count, source = section.document_count, section.source
@@ -515,9 +513,7 @@ class SectionCounts:
             return True
         if count.cache_key != self._counts.count_cache_key(model, settings):
             return True
-        return not count.final and self._counts.has_answer(
-            self._snapshot_of(source), model, settings
-        )
+        return not count.final and self._counts.has_answer(source.snapshot, model, settings)
 
     async def ask(self, conversation: Conversation, model: str, settings: Settings) -> None:
         """Ask the endpoint to count the outdated sections. `refresh` applies the counts."""
@@ -530,8 +526,7 @@ class SectionCounts:
                 if not isinstance(section.source, RestoredPart)
             ]
             asked = [
-                self._counts.choose_counter(self._snapshot_of(source), model, settings)
-                for source in sources
+                self._counts.choose_counter(source.snapshot, model, settings) for source in sources
             ]
             await asyncio.gather(*asked)
 
@@ -551,7 +546,7 @@ class SectionCounts:
         self, section: Section, model: str, settings: Settings
     ) -> tuple[SectionCount, SectionCount | None]:
         counts, source = self._counts, section.source
-        snapshot = self._snapshot_of(source)
+        snapshot = source.snapshot
         choice = counts.choose_counter_now(snapshot, model, settings)
         cache_key = counts.count_cache_key(model, settings)
         measure = await counts.measure(snapshot, choice)
@@ -569,18 +564,10 @@ class SectionCounts:
             return now
         if then.is_like(now):
             return then
-        snapshot = self._snapshot_of(then.source)
+        snapshot = then.source.snapshot
         if choice.whole is not None:  # the tokenizer is scaled to match the endpoint's count
             choice = choice._replace(whole=None)
         else:
             choice = self._counts.choose_local_counter(snapshot, now.model, settings)
         measure = await self._counts.measure(snapshot, choice)
         return SectionCount(now.model, measure, then.source, now.cache_key, now.final)
-
-    def _snapshot_of(self, source: SectionSource) -> Snapshot:
-        if isinstance(source, FollowedText):
-            return source.snapshot
-        snapshot = self._snapshots.get(source)
-        if snapshot is None:
-            snapshot = self._snapshots[source] = Snapshot(text=source.text())
-        return snapshot
