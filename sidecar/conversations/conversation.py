@@ -515,7 +515,7 @@ def uncounted_texts(conversation: Conversation) -> dict[int, str]:
     counts, system = conversation.model_counts(), conversation.system
     first = counts.anchor.prompt_covers if counts.anchor else 0
     turns = {
-        index: message_text(msgspec.to_builtins(conversation.turns[index]))
+        index: message_text(conversation.turns[index])
         for index in range(first, len(conversation.turns))
         if _is_guess(counts.turns[index])
     }
@@ -529,11 +529,11 @@ def apply_text_counts(conversation: Conversation, counted: Mapping[int, int]) ->
     counts, system = conversation.model_counts(), conversation.system
     counter = conversation.counter
     if SYSTEM in counted and isinstance(system, SystemPrompt):
-        system.set_count(counter, counter.around(system.turn, counted[SYSTEM]))
+        system.set_count(counter, counter.message(system.turn, counted[SYSTEM]))
     measures = list(counts.turns.measures)
     turns = [index for index in counted if index != SYSTEM]
     for index in turns:
-        measures[index] = counter.around(conversation.turns[index], counted[index])
+        measures[index] = counter.message(conversation.turns[index], counted[index])
     if turns:
         counts.turns.recount_tail(min(turns), measures[min(turns) :])
     anchor = counts.anchor

@@ -63,15 +63,16 @@ def occupancy(
 
 
 def estimated_prompt(
-    conversation: Conversation, calibration: ConversationCalibration | None = None
+    conversation: Conversation,
+    calibration: ConversationCalibration | None = None,
+    upto: int | None = None,
 ) -> Measure:
-    """Return an estimate of the next request's size that ignores reported usage."""
-    return with_hidden_tokens(
-        measure_of(
-            conversation.count_without_reports(), conversation.counter.tokenizer, calibration
-        ),
-        calibration,
-    )
+    """Return an estimate of the next request's size that ignores reported usage.
+
+    If `upto` is given, later turns are ignored.
+    """
+    sums, tokenizer = conversation.count_without_reports(upto), conversation.counter.tokenizer
+    return with_hidden_tokens(measure_of(sums, tokenizer, calibration), calibration)
 
 
 def sent_estimate(
@@ -82,10 +83,7 @@ def sent_estimate(
         return None
     last = len(conversation.turns) - 1
     upto = last if is_assistant(conversation.turns[last]) else None
-    own = measure_of(
-        conversation.count_without_reports(upto), conversation.counter.tokenizer, calibration
-    )
-    return with_hidden_tokens(own, calibration).tokens
+    return estimated_prompt(conversation, calibration, upto).tokens
 
 
 def context_usage(

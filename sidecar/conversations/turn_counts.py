@@ -82,19 +82,14 @@ class Counter:
         """Count text without message markup."""
         return measure_text(text, self._tokenizer)
 
-    def message(self, turn: Turn) -> Measure:
-        """Count a message, including the markup of the model's chat template."""
-        return message_tokens.count_message(msgspec.to_builtins(turn), self.key, self._tokenizer)
-
-    def around(self, turn: Turn, counted: int) -> Measure:
-        """Count a message whose text was counted by a server, and add the markup around the text.
+    def message(self, turn: Turn, counted: int | None = None) -> Measure:
+        """Count a message, including the markup of the model's chat template.
 
         Args:
             turn: The message.
-            counted: The server's count of the message's text.
+            counted: A server's count of the message's text, which replaces the tokenizer's.
         """
-        message = msgspec.to_builtins(turn)
-        return message_tokens.count_message(message, self.key, self._tokenizer, counted)
+        return message_tokens.count_message(turn, self.key, self._tokenizer, counted)
 
     def tools(self, tools: Sequence[Any]) -> Measure:
         """Count tool schemas in the format that the model receives."""

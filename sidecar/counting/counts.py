@@ -554,7 +554,7 @@ class Counts(CounterChooser):
 
 
 def _measure_of(count: EndpointCount) -> Measure:
-    return Measure(count.tokens, "endpoint", f"{count.server}:{count.model}", 0.0)
+    return Measure(count.tokens, "endpoint", count.name, 0.0)
 
 
 def _measure_texts(messages: Sequence[dict[str, Any]]) -> tuple[int, str]:

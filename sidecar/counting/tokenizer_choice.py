@@ -498,12 +498,9 @@ class CounterChooser:
         """
         if not self.is_served(model, settings):
             return False
-        from sidecar.counting.exact_engines import names
-
         tokenizers = self.tokenizers(settings)
-        return tokenizers.for_model(model).name not in names() and not tokenizers.is_user_file(
-            model
-        )
+        name = tokenizers.for_model(model).name
+        return name not in ENGINES and not tokenizers.is_user_file(model)
 
     def known_limit(self, model: str, settings: Settings) -> int | None:
         """Return the context window (in tokens) that an endpoint has reported. Sends no request."""

@@ -74,13 +74,11 @@ class FakeCounter(Counter):
         self.asked.append(text)
         return self._measure(len(text) * self.weight)
 
-    def message(self, turn: Turn) -> Measure:
+    def message(self, turn: Turn, counted: int | None = None) -> Measure:
         self.asked.append(turn.role)
+        if counted is not None:
+            return Measure(counted + ENVELOPE, "estimate", self.tokenizer, 0.0, counted)
         return self._measure(message_size(turn) * self.weight + ENVELOPE)
-
-    def around(self, turn: Turn, counted: int) -> Measure:
-        self.asked.append(turn.role)
-        return Measure(counted + ENVELOPE, "estimate", self.tokenizer, 0.0, counted)
 
     def tools(self, tools: Sequence[Any]) -> Measure:
         self.asked.append("tools")
