@@ -643,8 +643,8 @@ class SavedSession(msgspec.Struct, frozen=True, kw_only=True):
     model_named: bool = True
 
 
-def save(conversation: Conversation) -> SavedSession:
-    """Return the data to save for a conversation."""
+def save(conversation: Conversation, *, model_named: bool = True) -> SavedSession:
+    """Return the data to save for a conversation, and whether a client has named its model."""
     counter, counts = conversation.counter, conversation.model_counts()
     return SavedSession(
         id=conversation.id,
@@ -667,6 +667,7 @@ def save(conversation: Conversation) -> SavedSession:
         roles=[turn.role for turn in conversation.turns],
         turns=list(counts.turns.measures),
         anchor=counts.anchor,
+        model_named=model_named,
     )
 
 

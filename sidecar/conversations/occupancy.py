@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.conversations.context_protocol import (
+    Alternative,
     Breakdown,
     CalibrationInfo,
     ContextPart,
@@ -26,17 +27,14 @@ from sidecar.conversations.turn_counts import (
     with_hidden_tokens,
     with_reply_markup,
 )
-from sidecar.counting.count_result import number_text
+from sidecar.counting.calibration import ConversationCalibration
+from sidecar.counting.count_result import Measure, number_text
 from sidecar.messages.messages import is_assistant, parts
-from sidecar.models.window import level, severity
+from sidecar.models.window import Window, level, severity
 from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
-    from sidecar.conversations.context_protocol import Alternative
     from sidecar.conversations.conversation import Conversation
-    from sidecar.counting.calibration import ConversationCalibration
-    from sidecar.counting.count_result import Measure
-    from sidecar.models.window import Window
 
 
 LARGEST_SHOWN = 5

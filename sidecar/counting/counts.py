@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -17,8 +17,9 @@ import msgspec
 from cachetools import LRUCache
 
 from sidecar.counting import fitting
-from sidecar.counting.calibration import document_key
+from sidecar.counting.calibration import CalibrationStore, document_key
 from sidecar.counting.count_result import Count, Measure, Method
+from sidecar.counting.estimators import kind_of
 from sidecar.counting.fitting import FittedText
 from sidecar.counting.open_documents import Documents, Snapshot
 from sidecar.counting.tokenizer_choice import (
@@ -26,24 +27,23 @@ from sidecar.counting.tokenizer_choice import (
     CounterChoice,
     CounterChooser,
 )
-from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS, count_pieces, countable_pieces
+from sidecar.counting.tokenizer_interface import (
+    SAMPLE_CHARACTERS,
+    Tokenizer,
+    count_pieces,
+    countable_pieces,
+)
 from sidecar.counting.windows import Root, Windows, load_window_and_price
-from sidecar.endpoints.outcome import LARGEST_CHARACTERS, TOO_LONG, EndpointCount
+from sidecar.endpoints.outcome import LARGEST_CHARACTERS, TOO_LONG, EndpointCount, MissKind
 from sidecar.errors import WorkStoppedError
-from sidecar.tasks import SharedTasks
+from sidecar.models.window import NamedLimits
+from sidecar.tasks import SharedTasks, Workers
+from sidecar.text.document import TextDocument
 from sidecar.text.outline import Part, find_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
-
     from sidecar.config.settings import Settings, Truncation
-    from sidecar.counting.calibration import CalibrationStore
-    from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.endpoints.endpoints import Endpoints
-    from sidecar.endpoints.outcome import MissKind
-    from sidecar.models.window import NamedLimits
-    from sidecar.tasks import Workers
-    from sidecar.text.document import TextDocument
 
 
 ENDPOINT_SECONDS = 2.0
@@ -360,8 +360,6 @@ class Counts(CounterChooser):
         return seconds is not None
 
     async def _learn(self, snapshot: Snapshot, model: str, settings: Settings, real: int) -> None:
-        from sidecar.counting.estimators import kind_of
-
         plain = self.tokenizers(settings).for_model(model)
         estimated = await self.snapshots.count(snapshot, plain)
         calibrations = self.calibrations.known

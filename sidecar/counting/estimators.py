@@ -38,13 +38,13 @@ from typing import TYPE_CHECKING, Literal, Protocol, get_args, runtime_checkable
 import msgspec
 
 from sidecar import typed
+from sidecar.counting.count_result import Method
 from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS, Tokenizer
 from sidecar.models.names import facts
 from sidecar.text.pieces import split
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Truncation
-    from sidecar.counting.count_result import Method
 
 _CLASSES = {
     **dict.fromkeys(b"abcdefghijklmnopqrstuvwxyz", "a"),

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, cached_property
 from importlib.util import find_spec
@@ -26,22 +27,17 @@ from itertools import chain, islice, pairwise
 from operator import sub
 from pathlib import Path
 from typing import TYPE_CHECKING
-from unicodedata import is_normalized
 
 import msgspec
 
 from sidecar import typed
 from sidecar.counting.tokenizer_interface import WHOLE_INLINE_CHARACTERS, Tokenizer
 from sidecar.errors import SidecarError
-from sidecar.text.pieces import PIECE_CHARACTERS, split
+from sidecar.text.pieces import PIECE_CHARACTERS, has_cut_inside, split
 
 if TYPE_CHECKING:
     import splintr
     import tiktoken
-import unicodedata
-from collections.abc import Iterable
-
-from sidecar.text.pieces import has_cut_inside
 
 
 class DamagedRanksError(SidecarError):
@@ -281,7 +277,7 @@ class FastEngine(Tokenizer):
         _, signs = self._load()
         if any(sign in text for sign in signs):
             return False
-        return not self._vocabulary.nfc or is_normalized("NFC", text)
+        return not self._vocabulary.nfc or unicodedata.is_normalized("NFC", text)
 
     def _count_alone(self, text: str) -> int:
         splintr, _ = self._load()

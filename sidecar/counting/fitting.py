@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,6 @@ from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS, Tokenizer
 from sidecar.text.pieces import split
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sidecar.config.settings import Truncation
 
 _JOINER = "\u200d"

@@ -441,9 +441,7 @@ class Conversations:
             if self.workspace.uri is None or layouts == self._saved_layouts:
                 return
             saved = [
-                msgspec.structs.replace(
-                    save(one), model_named=self.sessions.state_of(one.id).named_model is not None
-                )
+                save(one, model_named=self.sessions.state_of(one.id).named_model is not None)
                 for one in conversations
             ]
             own_ids, write = {*self._saved_layouts, *layouts}, self.services.state.save_sessions
