@@ -176,19 +176,18 @@ def _describe_files(
 ) -> list[dict[str, Any]]:
     import msgspec
 
-    from sidecar.counting.windows import Windows, load_window_and_price
+    from sidecar.counting.windows import Windows, find_window, load_window_and_price
     from sidecar.models.window import NamedLimits
     from sidecar.workspace.state_folder import State
 
     windows = Windows(State().estimate)
     load_window_and_price(windows.estimate, model, settings)
     windows.mark_loaded(model, settings)
-    named = NamedLimits(endpoint=ask_endpoint_window(chooser, model, settings))
+    reported = NamedLimits(endpoint=ask_endpoint_window(chooser, model, settings))
+    limit = find_window(model, settings, reported)
 
     def describe(file: CountedFile) -> dict[str, Any]:
-        count = windows.count(
-            file.measure, model, file.characters, settings, named=named, note=file.note
-        )
+        count = windows.count(file.measure, model, file.characters, settings, limit, file.note)
         return {"path": replace_invalid_utf8(file.path), **msgspec.to_builtins(count)}
 
     return [describe(file) for file in counted]

@@ -212,7 +212,7 @@ def _ledger_texts(
 def _context_usage(
     sent: StatuslineInput, session: StoredSession, settings: Settings
 ) -> ContextUsage:
-    from sidecar.counting.windows import find_window
+    from sidecar.counting.windows import find_agent_window
     from sidecar.models import catalogue
     from sidecar.models.window import NamedLimits
     from sidecar.workspace.sessions import stored_usage
@@ -224,8 +224,7 @@ def _context_usage(
     if session.tokens is not None and session.limit is None:
         catalogue.warm()
     named = NamedLimits(transcript=session.limit)
-    limit = find_window(session.model or sent.model_id or "", settings, named)
-    limit = None if limit is None or limit.source == "default" else limit
+    limit = find_agent_window(session.model or sent.model_id, settings, named)
     return stored_usage(session, limit, settings.context, None)
 
 

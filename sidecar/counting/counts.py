@@ -33,7 +33,7 @@ from sidecar.counting.tokenizer_interface import (
     count_pieces,
     countable_pieces,
 )
-from sidecar.counting.windows import Root, Windows, load_window_and_price
+from sidecar.counting.windows import Root, Windows, find_window, load_window_and_price
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS, TOO_LONG, EndpointCount, MissKind
 from sidecar.errors import WorkStoppedError
 from sidecar.models.window import NamedLimits
@@ -515,7 +515,8 @@ class Counts(CounterChooser):
         if note is None and measure.method in ("calibrated", "estimate"):
             note = self.why_not_asked(model, settings)
         named = self.add_reported_window(model, settings, workspace.limits_for(model))
-        return self.windows.count(measure, model, characters, settings, named=named, note=note)
+        limit = find_window(model, settings, named)
+        return self.windows.count(measure, model, characters, settings, limit, note)
 
     async def ask_window_if_due(self, model: str, settings: Settings) -> None:
         """Ask the model's endpoint for its window, unless it is known or was just asked for."""

@@ -75,12 +75,10 @@ class Windows:
         model: str,
         characters: int,
         settings: Settings,
-        *,
-        named: NamedLimits = NamedLimits(),  # noqa: B008 - it is frozen
+        limit: Limit | None,
         note: str | None = None,
     ) -> Count:
         """Return a `Count` that includes the model's window, price and similar models."""
-        limit = find_window(model, settings, named)
         window = None if limit is None else Window(limit, settings.context.reserve)
         cost = self.price(model, measure.tokens, settings)
         return Count(
@@ -139,3 +137,13 @@ def find_window(
         setting=settings.context.limit,
         prompt=catalogue.prompt_limit_of(model),
     )
+
+
+def find_agent_window(model: str | None, settings: Settings, named: NamedLimits) -> Limit | None:
+    """Return the window of an agent's session, or None if it is unknown.
+
+    Agents work in much larger windows than the one that is assumed for conversations. The
+    configured model says nothing about a session that doesn't name its model.
+    """
+    limit = find_window(model or "", settings, named)
+    return None if limit is None or limit.source == "default" else limit

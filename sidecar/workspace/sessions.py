@@ -29,7 +29,7 @@ from sidecar.conversations.context_protocol import (
 )
 from sidecar.conversations.occupancy import budget_message, crossed, in_window
 from sidecar.counting.calibration import ConversationCalibration
-from sidecar.counting.windows import find_window
+from sidecar.counting.windows import find_agent_window, find_window
 from sidecar.errors import BadParamsError
 from sidecar.models.window import Limit, NamedLimits, Window, level, resolve_limit, severity
 from sidecar.text.printable import is_generated_id, local_time_text
@@ -609,14 +609,11 @@ class SessionRegistry:
         return usage
 
     def _agent_limit(self, model: str | None, reported: int | None) -> Limit | None:
-        """Return the window of an agent's session, or None if it is unknown.
-
-        Agents work in much larger windows than the one that is assumed for conversations.
-        """
+        """Return the window of an agent's session, or None if it is unknown."""
         named, settings = NamedLimits(transcript=reported), self._workspace.settings
-        # The configured model says nothing about a session that doesn't name its model.
-        limit = find_window("", settings, named) if model is None else self._limit(model, named)
-        return None if limit is None or limit.source == "default" else limit
+        if model is not None:
+            named = self._services.counts.add_reported_window(model, settings, named)
+        return find_agent_window(model, settings, named)
 
     def window_of(self, conversation: Conversation) -> Window:
         """Return a conversation's context window and reserve. The window must already be loaded."""

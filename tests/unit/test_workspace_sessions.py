@@ -12,7 +12,7 @@ from sidecar.conversations.context_protocol import ContextUsage, SessionInfo, Se
 from sidecar.conversations.conversation import Conversation
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.cost.sums import Tally
-from sidecar.counting.windows import find_window
+from sidecar.counting.windows import find_agent_window
 from sidecar.models import catalogue
 from sidecar.models.window import Limit
 from sidecar.server.features.context_requests import _list_sessions as list_sessions
@@ -80,9 +80,9 @@ def test_window_of_each_model_is_looked_up_once_for_a_list(
 
     def counted(model: str, *arguments: Any) -> Limit | None:
         looked_up.append(model)
-        return find_window(model, *arguments)
+        return find_agent_window(model, *arguments)
 
-    monkeypatch.setattr(sessions, "find_window", counted)
+    monkeypatch.setattr(sessions, "find_agent_window", counted)
     rows = registry.rows(every=True)
     assert sorted(looked_up) == sorted(models)
     limits = {model: catalogue.window_of(model) for model in models}
