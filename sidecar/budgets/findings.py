@@ -26,7 +26,6 @@ from sidecar.counting.count_result import (
     number_text,
     tokens_text,
 )
-from sidecar.counting.exact_engines import without_lone_surrogates
 from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS, Tokenizer, count_pieces
 from sidecar.text.outline import (
     MARK_START,
@@ -40,6 +39,7 @@ from sidecar.text.outline import (
     normalize_heading_path,
 )
 from sidecar.text.pieces import Piece, split, split_pieces
+from sidecar.text.positions import without_lone_surrogates
 from sidecar.text.printable import counted, printable
 
 if TYPE_CHECKING:

@@ -34,6 +34,7 @@ from sidecar import typed
 from sidecar.counting.tokenizer_interface import WHOLE_INLINE_CHARACTERS, Tokenizer
 from sidecar.errors import SidecarError
 from sidecar.text.pieces import PIECE_CHARACTERS, has_cut_inside, split
+from sidecar.text.positions import without_lone_surrogates
 
 if TYPE_CHECKING:
     import splintr
@@ -362,11 +363,6 @@ def splintr_tokenizer(name: str) -> splintr.AnyTokenizer:
     from splintr import Tokenizer
 
     return Tokenizer.from_pretrained(name)
-
-
-def without_lone_surrogates(text: str) -> str:
-    """Replace each lone surrogate with U+FFFD, as tiktoken does."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def names() -> list[str]:

@@ -32,10 +32,10 @@ from sidecar.counting.exact_engines import (
     AddedTokens,
     Reference,
     Vocabulary,
-    without_lone_surrogates,
 )
 from sidecar.counting.tokenizer_interface import WHOLE_INLINE_CHARACTERS, Tokenizer
 from sidecar.errors import SidecarError, how_to_install
+from sidecar.text.positions import without_lone_surrogates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,6 +131,7 @@ _BY_RANKS = {
     199_998: O200K,
     248_044: QWEN35,
 }
+"""The split pattern of a rank file, by its number of ranks."""
 
 
 def pattern_of_splits(splits: tuple[str, ...]) -> Pattern | None:
@@ -138,11 +139,6 @@ def pattern_of_splits(splits: tuple[str, ...]) -> Pattern | None:
     # Some files contain line breaks, and others contain escapes instead.
     escaped = tuple(split.replace("\r", r"\r").replace("\n", r"\n") for split in splits)
     return next((pattern for pattern in PATTERNS if escaped in pattern.splits), None)
-
-
-def pattern_of_rank_count(ranks: int) -> Pattern | None:
-    """Return the split pattern for a rank file with this many ranks, or None if it is unknown."""
-    return _BY_RANKS.get(ranks)
 
 
 class VocabularyError(SidecarError, ValueError):
@@ -220,7 +216,7 @@ def load_rank_file(path: Path, name: str, added: AddedTokens | None = None) -> B
         OSError: The file is unreadable.
     """
     ranks = read_ranks(path.read_bytes())
-    pattern = pattern_of_rank_count(len(ranks))
+    pattern = _BY_RANKS.get(len(ranks))
     if pattern is None:
         raise VocabularyError(
             f"no known tokenizer has {len(ranks)} ranks; configure the model's tokenizer.json "

@@ -26,6 +26,7 @@ import msgspec
 from sidecar import typed
 from sidecar.endpoints.outcome import EndpointError, RequestAbandonedError
 from sidecar.errors import SidecarError
+from sidecar.text.positions import without_lone_surrogates
 from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
@@ -514,19 +515,16 @@ def _encode_now(body: Mapping[str, Any]) -> bytes:
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_without_lone_surrogates(body))
+        return msgspec.json.encode(_with_valid_text(body))
 
 
-def _without_lone_surrogates(value: Any) -> Any:
+def _with_valid_text(value: Any) -> Any:
     if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return without_lone_surrogates(value)
     if isinstance(value, dict):
-        return {
-            _without_lone_surrogates(key): _without_lone_surrogates(inner)
-            for key, inner in value.items()
-        }
+        return {_with_valid_text(key): _with_valid_text(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_lone_surrogates(inner) for inner in value]
+        return [_with_valid_text(inner) for inner in value]
     return value
 
 

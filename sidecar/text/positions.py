@@ -86,6 +86,11 @@ def join_surrogates(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
+def without_lone_surrogates(text: str) -> str:
+    """Replace each lone surrogate with U+FFFD, as tiktoken does."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def has_undecoded_bytes(text: str) -> bool:
     """Return whether text contains bytes that are not UTF-8, decoded as lone surrogates."""
     return has_surrogates(text) and _BYTE.search(text) is not None

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from sidecar.counting import exact_engines, tokenizer_choice, vocabulary_files
-from sidecar.counting.exact_engines import AddedTokens, without_lone_surrogates
+from sidecar.counting.exact_engines import AddedTokens
 from sidecar.counting.vocabulary_files import (
     PATTERNS,
     BytePairTokenizer,
@@ -37,7 +37,7 @@ from sidecar.counting.vocabulary_files import (
 )
 from sidecar.text.document import TextDocument
 from sidecar.text.pieces import PIECE_CHARACTERS, split
-from sidecar.text.positions import Range
+from sidecar.text.positions import Range, without_lone_surrogates
 from tests.document_counts import document_tokens
 from tests.fuzz import differences
 from tests.fuzz.edits import STOCK
