@@ -109,6 +109,14 @@ class Client:
             raise RpcError(answer["error"])
         return answer["result"]
 
+    async def refused(self, method: str, params: object = None) -> Message | None:
+        """Send a request that must be refused, and return the error's data."""
+        try:
+            result = await self.request(method, params)
+        except RpcError as error:
+            return error.data
+        raise AssertionError(f"not refused: {result}")
+
     # Receiving
     def ignore(self, *methods: str) -> None:
         self._ignored.update(methods)
@@ -134,9 +142,18 @@ class Client:
 
     # Common messages
     async def initialize(
-        self, root: str | None = "file:///ws", *, settled: bool = True, **more: Any
+        self,
+        root: str | None = "file:///ws",
+        *,
+        settled: bool = True,
+        ignored: tuple[str, ...] = (),
+        **more: Any,
     ) -> Any:
-        """Initialize the server. If `settled` is true, wait until prices are loaded."""
+        """Initialize the server, and ignore some notifications.
+
+        If `settled` is true, wait until prices are loaded.
+        """
+        self.ignore(*ignored)
         encodings = more.pop("encodings", ["utf-16"])
         folders = [{"uri": root, "name": "ws"}] if root else None
         params = {

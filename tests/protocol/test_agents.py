@@ -242,8 +242,7 @@ async def test_old_session_can_be_queried_and_selected(
     bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
     old, _ = old_sessions(home, tmp_path)
-    bare.ignore("context/warning")
-    await bare.initialize(tmp_path.as_uri())
+    await bare.initialize(tmp_path.as_uri(), ignored=("context/warning",))
     rows = await bare.request("context/sessions", {"all": True})
     row = next(one for one in rows if one["id"] == old)
     assert not row["shown"]
@@ -271,8 +270,7 @@ async def test_rows_and_labels_are_made_on_a_worker(
 ) -> None:
     """Listing thousands of sessions on the event loop would delay typing."""
     names = old_sessions(home, tmp_path)
-    bare.ignore("status/update", "context/warning")
-    await bare.initialize(tmp_path.as_uri())
+    await bare.initialize(tmp_path.as_uri(), ignored=("status/update", "context/warning"))
     label_of, labeled = sessions.label_of, list[tuple[str, threading.Thread]]()
 
     def recorded(session: Session) -> str:
@@ -302,8 +300,7 @@ async def test_first_rows_of_a_long_list_are_made_and_the_others_counted(
         session.write({"type": "custom-title", "customTitle": f"Session {age}"})
         os.utime(session.path, (home.clock.now.timestamp(),) * 2)
         made.append(session.id)
-    bare.ignore("status/update", "context/warning")
-    await bare.initialize(tmp_path.as_uri())
+    await bare.initialize(tmp_path.as_uri(), ignored=("status/update", "context/warning"))
     report = await bare.request("cost/detail", {"by": ["session"]})
     by_cost = [made.index(row["session"]) for row in report["rows"]]
     rows = await bare.request("context/sessions", {"all": True})
@@ -352,8 +349,7 @@ async def test_old_session_is_named_when_it_is_selected(
     old.write({"type": "custom-title", "customTitle": "Mend the parser"})
     os.utime(old.path, (home.clock.now.timestamp(),) * 2)
     old_sessions(home, tmp_path)
-    bare.ignore("context/warning")
-    await bare.initialize(tmp_path.as_uri())
+    await bare.initialize(tmp_path.as_uri(), ignored=("context/warning",))
     usage = await bare.request("context/usage", {"session": old.id})
     assert usage["session"]["label"] == "Mend the parser"
     await bare.request("context/select", {"session": old.id})
@@ -453,8 +449,9 @@ async def test_agent_session_does_not_affect_budgets(
     (tmp_path / "AGENTS.md").write_text(text)
     (tmp_path / "other.md").write_text("two words\n")
     everyday(home, tmp_path)
-    bare.ignore("context/warning", "textDocument/publishDiagnostics")
-    await bare.initialize(tmp_path.as_uri())
+    await bare.initialize(
+        tmp_path.as_uri(), ignored=("context/warning", "textDocument/publishDiagnostics")
+    )
     uri = (tmp_path / "AGENTS.md").as_uri()
     bare.open(text, uri)
     await bare.take("status/update", lambda status: bool(status["context"]))
@@ -480,21 +477,6 @@ async def test_agent_session_does_not_affect_budgets(
     assert "| Window | 400,000 tokens (from the model catalogue), " in sent.document.tooltip
 
 
-async def test_budgets_use_the_model_that_the_user_chose(
-    bare: Client, home: ClaudeHome, tmp_path: Path
-) -> None:
-    rule = '[[budget]]\nfiles = "AGENTS.md"\nmax-tokens = 5\n'
-    (tmp_path / ".token-sidecar.toml").write_text(rule)
-    everyday(home, tmp_path)
-    bare.ignore("context/warning", "textDocument/publishDiagnostics", "status/update")
-    await bare.initialize(tmp_path.as_uri())
-    uri = (tmp_path / "AGENTS.md").as_uri()
-    bare.open("some words\n" * 9, uri)
-    await bare.request("context/set", {"model": "gpt-4"})
-    _, found = await bare.server.services.findings(uri)
-    assert [one.model for one in found] == ["gpt-4"]
-
-
 @pytest.mark.parametrize("first", ["plugin", "file"])
 async def test_call_reported_by_a_plugin_and_an_agent_counts_once(
     bare: Client, home: ClaudeHome, tmp_path: Path, first: str
@@ -502,8 +484,7 @@ async def test_call_reported_by_a_plugin_and_an_agent_counts_once(
     session = home.session(tmp_path)
     session.user()
     reply = session.reply(blocks=1)["message"]
-    await bare.initialize(tmp_path.as_uri())
-    bare.ignore("status/update", "context/warning")
+    await bare.initialize(tmp_path.as_uri(), ignored=("status/update", "context/warning"))
     if first == "file":
         assert (await bare.request("cost/detail", {}))["totals"]["calls"] == 1
     reported = {"session": "chat", "response": reply}
@@ -632,8 +613,7 @@ async def test_preflight_adds_the_prompt_to_an_agents_session(
     session.reply()
     size = home.truth.context[session.id]
     assert size is not None
-    bare.ignore("context/warning")
-    await bare.initialize(tmp_path.as_uri())
+    await bare.initialize(tmp_path.as_uri(), ignored=("context/warning",))
     await bare.take("status/update", lambda one: bool(one["context"]) and "%" in one["text"])
     bare.ignore("status/update")
     for named in ({}, {"session": session.id}):
@@ -730,8 +710,7 @@ async def test_prompt_files_cost_only_what_the_chosen_days_did(
     home.clock.now += timedelta(days=2)
     session.reply()
     session.reply()
-    await bare.initialize(tmp_path.as_uri())
-    bare.ignore("status/update", "context/warning")
+    await bare.initialize(tmp_path.as_uri(), ignored=("status/update", "context/warning"))
     (row,) = await bare.request("cost/files", {"since": first, "until": first})
     assert row["requests"] == 1
     days = {"period": "custom", "since": first, "until": first, "by": "file"}

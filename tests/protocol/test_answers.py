@@ -1,8 +1,10 @@
-"""Tests that each request gets exactly one response, whatever other messages are sent."""
+"""Tests that each request gets exactly one response, in every state and whatever else is sent."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +12,8 @@ import pytest
 from lsprotocol import types
 
 from sidecar.errors import RequestError
-from sidecar.server.stdio import MAX_DEPTH
-from tests.protocol.client import Client, Message, RpcError
+from sidecar.server.stdio import MAX_DEPTH, InvalidFrame
+from tests.protocol.client import URI, Client, Message, RpcError
 
 BIG = "".join(f"line {n} of a long document\n" for n in range(50_000))
 
@@ -93,14 +95,13 @@ async def test_deeply_nested_request_is_refused_with_its_id(
     await still_counts(client)
 
 
-async def test_content_of_the_maximum_depth_is_fitted(client: Client) -> None:
-    client.ignore("status/update")
+async def test_content_of_the_maximum_depth_is_fitted(talker: Client) -> None:
     content: Any = "deep"
     for _ in range((MAX_DEPTH - 6) // 2):
         content = [{"type": "tool_result", "content": content}]
     turns = [{"role": "user", "content": content}, {"role": "assistant", "content": "yes"}]
-    assert (await client.request("context/append", {"turns": turns}))["tokens"] > 0
-    assert (await client.request("context/fit", {"maxTokens": 1}))["messages"] is not None
+    assert (await talker.request("context/append", {"turns": turns}))["tokens"] > 0
+    assert (await talker.request("context/fit", {"maxTokens": 1}))["messages"] is not None
 
 
 @pytest.mark.parametrize(
@@ -206,3 +207,128 @@ async def test_deeply_nested_response_fails_the_servers_request(client: Client) 
     with pytest.raises(RequestError):
         await asked
     assert client.orphans == []
+
+
+POSITION = {"line": 0, "character": 0}
+RANGE = {"start": POSITION, "end": POSITION}
+
+
+async def test_requests_before_initialize_and_after_shutdown_are_refused(bare: Client) -> None:
+    with pytest.raises(RpcError) as early:
+        await bare.count()
+    assert early.value.code == -32002
+    await bare.initialize()
+    with pytest.raises(RpcError) as twice:
+        await bare.request("initialize", {"capabilities": {}, "processId": None, "rootUri": None})
+    assert twice.value.code == -32600
+    await bare.request("shutdown")
+    with pytest.raises(RpcError) as late:
+        await bare.count()
+    assert late.value.code == -32600
+    bare.notify("exit")
+    assert await bare.exit == 0
+
+
+async def test_client_of_a_later_protocol_can_initialize(bare: Client) -> None:
+    tags = {"tagSupport": {"valueSet": [1, -1, -2]}}
+    hover = {"contentFormat": ["html", "plaintext"]}
+    capabilities = {"textDocument": {"publishDiagnostics": tags, "hover": hover}}
+    params = {"processId": None, "rootUri": None, "trace": "compact", "capabilities": capabilities}
+    result = await bare.request("initialize", params)
+    assert result["capabilities"]["hoverProvider"] is True
+
+
+async def test_initialize_announces_the_custom_methods(bare: Client) -> None:
+    result = await bare.initialize(encodings=["utf-8", "utf-16"])
+    ours = result["capabilities"]["experimental"]["tokenSidecar"]
+    assert ours["protocolVersion"] == 1
+    assert "tokens/count" in ours["requests"]
+    assert "status/update" in ours["notifications"]
+    assert result["capabilities"]["positionEncoding"] == "utf-8"
+    assert result["capabilities"]["textDocumentSync"]["openClose"] is True
+    assert result["capabilities"]["textDocumentSync"]["change"] == 2
+
+
+@pytest.mark.parametrize(
+    ("params", "code", "kind"),
+    [
+        (None, -32602, "badParams"),
+        ([], -32602, "badParams"),
+        ("text", -32602, "badParams"),
+        ({}, -32602, "badParams"),
+        ({"text": 5}, -32602, "badParams"),
+        ({"text": "a", "model": 5}, -32602, "badParams"),
+        ({"messages": [], "textDocument": {"uri": URI}}, -32602, "badParams"),
+        ({"text": "a", "textDocument": {"uri": URI}, "range": RANGE}, -32602, "badParams"),
+        ({"text": "a", "range": None, "ranges": [{"start": 1}]}, -32602, "badParams"),
+        ({"textDocument": {"uri": "file:///none"}}, -32602, "unknownDocument"),
+        ({"textDocument": {"uri": ""}}, -32602, "unknownDocument"),
+    ],
+)
+async def test_bad_params_are_answered(
+    client: Client, params: object, code: int, kind: str
+) -> None:
+    with pytest.raises(RpcError) as caught:
+        await client.request("tokens/count", params)
+    assert caught.value.code == code
+    assert caught.value.data == {"kind": kind, "retryable": False}
+
+
+async def test_a_request_without_params_is_answered(client: Client) -> None:
+    answer = await client.raw({"jsonrpc": "2.0", "id": "no-params", "method": "tokens/count"})
+    assert answer["error"]["code"] == -32602
+
+
+@pytest.mark.parametrize(
+    ("method", "code"), [("textDocument/hover", -32602), ("tokens/nothing", -32601)]
+)
+async def test_malformed_and_unknown_requests_are_answered(
+    client: Client, method: str, code: int
+) -> None:
+    with pytest.raises(RpcError) as caught:
+        await client.request(method, {"position": "here"})
+    assert caught.value.code == code
+
+
+async def test_nested_jsonrpc_key_has_no_meaning(client: Client) -> None:
+    log = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"jsonrpc": "2.0"}}
+    with_log = await client.request("tokens/count", {"text": json.dumps(log), "extra": log})
+    assert with_log["tokens"] > 10
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"nonsense",
+        b"\xff\xfe\x00",
+        b"[]",
+        b"null",
+        b"[" * 100_000,
+        b'{"jsonrpc":"2.0","id":{},"method":"tokens/count"}',
+        b'{"jsonrpc":"2.0","id":1,"method":5}',
+    ],
+)
+async def test_garbage_is_answered_with_an_error(client: Client, body: bytes) -> None:
+    client.send_bytes(body)
+    assert client.orphans[-1]["error"]["code"] in (-32700, -32600)
+    assert (await client.request("tokens/count", {"text": "hello world"}))["tokens"] == 2
+
+
+async def test_bad_frames_are_reported(client: Client) -> None:
+    client.server.protocol.receive(InvalidFrame("skipped bytes that are not a header"))
+    assert client.orphans[-1]["error"]["code"] == -32700
+
+
+async def test_no_text_reaches_the_log(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    client.ignore("status/update")
+    client.open("SECRET text")
+    client.change({"range": "SECRET", "text": "SECRET"})
+    with pytest.raises(RpcError):
+        await client.request("tokens/count", {"text": ["SECRET"]})
+    await client.request("tokens/count", {"text": "SECRET"})
+    client.send_bytes(b'{"jsonrpc":"2.0","id":1,"method":"x","params":"SECRET')
+    assert client.orphans[-1]["error"]["code"] == -32700
+    assert "rejected a message" in caplog.text
+    assert "SECRET" not in caplog.text

@@ -85,8 +85,11 @@ PULLS: dict[str, Any] = {"textDocument": {"diagnostic": {}}}
 async def begin(client: Client, folder: Path, rules: str, capabilities: Any = PUSHES) -> str:
     """Start in a folder with budgets, ignore the status, and return the URI of its AGENTS.md."""
     (folder / ".token-sidecar.toml").write_text(rules)
-    await client.initialize(root=folder.as_uri(), capabilities=capabilities)
-    client.ignore("status/update", "workspace/diagnostic/refresh")
+    await client.initialize(
+        root=folder.as_uri(),
+        capabilities=capabilities,
+        ignored=("status/update", "workspace/diagnostic/refresh"),
+    )
     return (folder / "AGENTS.md").as_uri()
 
 
@@ -288,11 +291,10 @@ async def test_ignore_fix_removes_the_diagnostic(workspace: Workspace) -> None:
     assert await workspace.diagnostics(2) == []
 
 
-async def test_no_diagnostics_without_a_rule(client: Client) -> None:
-    client.ignore("status/update")
-    client.open("word " * 10_000)
-    await client.count()
-    assert client.unread == []
+async def test_no_diagnostics_without_a_rule(talker: Client) -> None:
+    talker.open("word " * 10_000)
+    await talker.count()
+    assert talker.unread == []
 
 
 async def test_the_status_shows_the_budget(workspace: Workspace) -> None:
@@ -529,8 +531,7 @@ async def test_lowest_of_several_budgets_is_shown(bare: Client, tmp_path: Path) 
         '[[budget]]\nfiles = ["*.md"]\nmax-tokens = 500\n'
         '[[budget]]\nfiles = ["a.md"]\nmodel = "claude-opus-4-7"\nmax-tokens = 400\n'
     )
-    await bare.initialize(root=tmp_path.as_uri())
-    bare.ignore("textDocument/publishDiagnostics")
+    await bare.initialize(root=tmp_path.as_uri(), ignored=("textDocument/publishDiagnostics",))
 
     async def shown(name: str) -> dict[str, Any]:
         uri = (tmp_path / name).as_uri()

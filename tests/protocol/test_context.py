@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sidecar.counting.calibration import Calibrations, document_key, save_calibrations
+from sidecar.counting.estimators import kind_of
+from sidecar.counting.tokenizer_choice import Tokenizers
 from sidecar.server.server import create_server
 from sidecar.workspace.sessions import SESSIONS_KEPT
-from tests.protocol.client import REPLY, USER, Client, RpcError
+from sidecar.workspace.views import NO_CONTEXT
+from tests.protocol.client import REPLY, URI, USER, Client, edit
 from tests.truth import truth
 
 OPENAI = {
@@ -153,28 +158,24 @@ async def test_documents_are_counted_for_the_sessions_model(client: Client) -> N
 
 
 async def test_persisted_session_is_restored_with_its_counts(bare: Client) -> None:
-    await bare.initialize()
-    bare.ignore("status/update")
+    await bare.initialize(ignored=("status/update",))
     await bare.request("context/set", {"session": "s", "persist": True, "model": "gpt-4o"})
     before = await bare.request("context/append", {"session": "s", "turns": [USER, REPLY]})
     other = Client(create_server())
-    other.ignore("status/update")
-    await other.initialize()
+    await other.initialize(ignored=("status/update",))
     after = await other.request("context/usage", {"session": "s"})
     assert (after["tokens"], after["turns"]) == (before["tokens"], 2)
-    with pytest.raises(RpcError) as caught:
-        await other.request("context/fit", {"session": "s", "maxTokens": 10})
-    assert caught.value.data == {"kind": "noText", "retryable": False}
+    assert await other.refused("context/fit", {"session": "s", "maxTokens": 10}) == {
+        "kind": "noText",
+        "retryable": False,
+    }
     await other.aclose()
 
 
 async def test_request_must_name_a_workspace_if_several_are_open(bare: Client) -> None:
     folders = [{"uri": f"file:///{n}", "name": n} for n in ("a", "b")]
-    await bare.initialize(workspaceFolders=folders)
-    bare.ignore("status/update")
-    with pytest.raises(RpcError) as caught:
-        await bare.request("context/usage", {})
-    assert caught.value.data == {"kind": "badParams", "retryable": False}
+    await bare.initialize(workspaceFolders=folders, ignored=("status/update",))
+    assert await bare.refused("context/usage", {}) == {"kind": "badParams", "retryable": False}
     assert (await bare.request("context/usage", {"workspace": "/a/inside"}))["tokens"] is None
 
 
@@ -222,14 +223,12 @@ async def test_query_creates_no_session(talker: Client) -> None:
 
 
 async def test_session_is_deleted_from_disk_when_persist_is_unset(bare: Client) -> None:
-    await bare.initialize()
-    bare.ignore("status/update")
+    await bare.initialize(ignored=("status/update",))
     await bare.request("context/set", {"session": "s", "persist": True})
     await bare.request("context/append", {"session": "s", "turns": [USER]})
     await bare.request("context/set", {"session": "s", "persist": False})
     other = Client(create_server())
-    other.ignore("status/update")
-    await other.initialize()
+    await other.initialize(ignored=("status/update",))
     assert (await other.request("context/usage", {"session": "s"}))["tokens"] is None
     await other.aclose()
 
@@ -250,16 +249,13 @@ async def test_session_is_deleted_from_disk_when_persist_is_unset(bare: Client) 
     ],
 )
 async def test_bad_params_are_reported(talker: Client, method: str, params: dict[str, Any]) -> None:
-    with pytest.raises(RpcError) as caught:
-        await talker.request(method, params)
-    assert caught.value.data == {"kind": "badParams", "retryable": False}
+    assert await talker.refused(method, params) == {"kind": "badParams", "retryable": False}
 
 
 async def test_open_document_identifies_its_workspace(bare: Client) -> None:
     """A document outside all roots belongs to a separate, unnamed workspace."""
     folders = [{"uri": f"file:///{name}", "name": name} for name in ("one", "two")]
-    await bare.initialize(workspaceFolders=folders)
-    bare.ignore("status/update")
+    await bare.initialize(workspaceFolders=folders, ignored=("status/update",))
     outside, inside = "file:///elsewhere/notes.md", "file:///two/notes.md"
     for uri in (outside, inside):
         bare.open("日本語", uri)
@@ -271,9 +267,10 @@ async def test_open_document_identifies_its_workspace(bare: Client) -> None:
     named = [await bare.request("context/usage", {"workspace": f["uri"]}) for f in folders]
     assert [usage["turns"] for usage in named] == [None, 1]
     for workspace in ("file:///elsewhere/closed.md", None):
-        with pytest.raises(RpcError) as caught:
-            await bare.request("context/usage", {"workspace": workspace})
-        assert caught.value.data == {"kind": "badParams", "retryable": False}
+        assert await bare.refused("context/usage", {"workspace": workspace}) == {
+            "kind": "badParams",
+            "retryable": False,
+        }
 
 
 async def test_empty_states_name_the_next_step(talker: Client) -> None:
@@ -296,3 +293,122 @@ async def test_assembling_continues_after_the_oldest_session_is_dropped(
     kept = {conversation.id for conversation in sessions.conversations.values()}
     assert not {"s0", "s1"} & kept, "the least recently used sessions are dropped"
     assert set(sessions._states) <= kept, "their states are dropped, too"
+
+
+async def test_a_section_follows_an_open_document(talker: Client) -> None:
+    talker.open("one two three\n")
+    section = {"name": "notes", "textDocument": {"uri": URI}}
+    usage = await talker.request("context/set", {"sections": [section], "model": "gpt-4o"})
+    assert usage["breakdown"]["sections"] == truth("one two three\n")
+    talker.change(edit((0, 0), (0, 0), "zero "))
+    usage = await talker.request("context/usage", {})
+    assert usage["breakdown"]["sections"] == truth("zero one two three\n")
+    section["textDocument"] = {"uri": "file:///none"}
+    assert await talker.refused("context/set", {"sections": [section]}) == {
+        "kind": "unknownDocument",
+        "retryable": False,
+    }
+
+
+async def test_assembling_is_cached_and_cleared(talker: Client) -> None:
+    params = {"identity": "You are a test.", "logs": "a\nb", "user": "hello", "context": "x\ny"}
+    first = await talker.request("context/assemble", params)
+    again = await talker.request("context/assemble", params)
+    assert (first["prefixCached"], again["prefixCached"]) == (False, True)
+    assert (first["prefixHash"], again["contextCached"]) == (again["prefixHash"], True)
+    await talker.request("context/reset", {})
+    assert (await talker.request("context/assemble", params))["prefixCached"] is False
+
+
+async def test_a_range_moves_with_its_text(talker: Client) -> None:
+    talker.open("first line\nthe section\nlast line\n")
+    span = edit((1, 0), (2, 0), "")["range"]
+    section = {"name": "part", "textDocument": {"uri": URI}, "range": span}
+    usage = await talker.request("context/set", {"sections": [section], "model": "gpt-4o"})
+    assert usage["breakdown"]["sections"] == truth("the section\n")
+    talker.change(edit((0, 0), (0, 0), "zero\nand more 🙂\n"))
+    usage = await talker.request("context/usage")
+    assert usage["breakdown"]["sections"] == truth("the section\n")
+    talker.change(edit((3, 3), (3, 3), " longer"))
+    usage = await talker.request("context/usage")
+    assert usage["breakdown"]["sections"] == truth("the longer section\n")
+
+
+async def test_usage_text_has_a_line_for_each_part(talker: Client) -> None:
+    """Each part of the context has one line, even if its label contains a line break."""
+    section = {"name": "two\nlines", "text": "some words of a section"}
+    begun = {"session": "s", "systemPrompt": "Be brief.", "sections": [section]}
+    await talker.request("context/set", begun)
+    await talker.request("context/append", {"session": "s", "turns": [USER]})
+    assert (await talker.request("context/usage", {"session": "nobody"}))["text"] == NO_CONTEXT
+    usage = await talker.request("context/usage", {"session": "s"})
+    lines = usage["text"].splitlines()
+    summary, breakdown, largest = "\n".join(lines).split("\n\n")
+    assert summary.startswith(f"Context     ~{usage['tokens']:,} tokens (")
+    assert f"% of {usage['usable']:,} usable" in summary
+    assert "Session     1 turn\n" in summary
+    groups = {row["label"]: row["children"] for row in usage["rows"] if row["children"]}
+    tokens = [part["tokens"] for part in usage["largest"]]
+    assert [row["value"] for row in groups["Largest"]] == [f"~{token:,}" for token in tokens]
+    filled = [f"~{each:,}" for each in usage["breakdown"].values() if each]
+    assert [row["value"] for row in groups["Breakdown"]] == filled
+    assert sum(row["share"] for row in groups["Breakdown"]) == pytest.approx(1)
+    for text, rows in ((breakdown, groups["Breakdown"]), (largest, groups["Largest"])):
+        shown = zip(text.splitlines()[1:], rows, strict=True)
+        assert all(row["label"] in line and row["value"] in line for line, row in shown)
+    assert any("two lines" in row["label"] for row in groups["Largest"])
+
+
+async def test_usage_includes_the_last_assembled_request(talker: Client) -> None:
+    parts = {"assistant": "Be brief.", "context": "one two three", "logs": "a\nb", "user": "Go."}
+    made = await talker.request("context/assemble", {**parts, "focus": "tests"})
+    assert (made["schemaVersion"], made["intent"], made["pack"]) == (1, "tests", [])
+    usage = await talker.request("context/usage", {})
+    assert usage["tokens"] == made["tokens"] > 0
+    assert usage["breakdown"]["logs"] == made["sections"][3]["tokens"] > 0
+    parts = usage["breakdown"]
+    assert sum(parts.values()) == usage["tokens"]
+
+
+async def test_section_over_its_cap_is_trimmed(
+    talker: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    sections = [
+        {"name": "plan", "text": "word " * 200, "cap": 20},
+        {"name": "logs", "text": "one line"},
+    ]
+    usage = await talker.request("context/set", {"session": "s", "sections": sections})
+    assert usage["breakdown"]["logs"] > 0
+    assert usage["breakdown"]["sections"] == 20
+    params = {"session": "s", "logs": "x\n" * 90, "maxTokens": 60}
+    made = await talker.request("context/assemble", params)
+    context = next(section for section in made["sections"] if section["name"] == "context")
+    assert (context["trimmed"], made["budgetApplied"]) == (True, 60)
+    assert [(one["name"], one["trimmed"]) for one in made["pack"]] == [
+        ("plan", True),
+        ("logs", False),
+    ]
+    assert made["pack"][0]["tokens"] <= 20
+    assert sum("trim level" in line for line in caplog.messages) == made["trimLevel"] > 0
+
+
+async def test_preflight_for_another_model_counts_a_section_like_its_document(
+    bare: Client, tmp_path: Path
+) -> None:
+    """The section's estimate is calibrated for the document's kind of text."""
+    model, text = "unheard-of", "The quick brown fox jumps over the lazy dog. " * 40
+    learned = Calibrations()
+    estimator = Tokenizers().for_model(model).name
+    learned.update(document_key(model, estimator, kind_of(text)), 1_000, 1_300, 1.0)
+    save_calibrations(tmp_path / "state", learned)
+    await bare.initialize(ignored=("status/update",))
+    bare.open(text)
+    section = {"name": "notes", "textDocument": {"uri": URI}}
+    await bare.request("context/set", {"sections": [section], "model": "gpt-4o"})
+    verdict = await bare.request("context/preflight", {"model": model})
+    usage = await bare.request("context/set", {"model": model})
+    count = await bare.count()
+    assert (count["model"], count["method"]) == (model, "calibrated")
+    assert usage["breakdown"]["sections"] == count["tokens"]
+    assert verdict["promptTokens"] == usage["tokens"]

@@ -17,24 +17,22 @@ REPLY: dict[str, Any] = {
 }
 
 
-async def test_a_reply_is_billed_once_by_its_own_id(client: Client) -> None:
+async def test_a_reply_is_billed_once_by_its_own_id(talker: Client) -> None:
     """The ID in the reply identifies a call. If the reply has no ID, the client's ID is used."""
-    client.ignore("status/update")
     unnamed = {key: value for key, value in REPLY.items() if key != "id"}
     calls = []
     for response, named in ((REPLY, None), (REPLY, "a"), (REPLY, "b"), (unnamed, "c")):
         params = {"session": "s", "response": response, "requestId": named}
-        answer = await client.request("context/response", params)
+        answer = await talker.request("context/response", params)
         assert answer["requestId"] == response.get("id")
-        calls.append((await client.request("cost/detail", {}))["totals"]["calls"])
+        calls.append((await talker.request("cost/detail", {}))["totals"]["calls"])
     assert calls == [1, 1, 1, 2]
 
 
-async def test_assembling_does_not_change_the_time_of_a_session(client: Client) -> None:
-    client.ignore("status/update")
+async def test_assembling_does_not_change_the_time_of_a_session(talker: Client) -> None:
     before = datetime.now(UTC) - timedelta(seconds=1)
-    await client.request("context/assemble", {"assistant": "Be brief.", "user": "Go."})
-    usage = await client.request("context/usage", {})
+    await talker.request("context/assemble", {"assistant": "Be brief.", "user": "Go."})
+    usage = await talker.request("context/usage", {})
     assert before <= datetime.fromisoformat(usage["session"]["updatedAt"]) <= datetime.now(UTC)
-    same = await client.request("context/usage", {})
+    same = await talker.request("context/usage", {})
     assert same["session"] == usage["session"], "the time changes only with the session"

@@ -1,4 +1,4 @@
-"""Tests that a conversation's calls are recorded and reported, and that caps are enforced."""
+"""Tests that calls are recorded and reported, by any process, and that caps are enforced."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from sidecar.cost import repricing
 from sidecar.cost.book import CostBook
 from sidecar.cost.context_costs import SpendingSums
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
+from sidecar.project import file_watcher
+from sidecar.server.features.costs import CostSums
+from sidecar.server.server import create_server
 from sidecar.workspace.spending import Spending
 from tests.protocol.client import REPLY, USER, Client, RpcError
 from tests.truth import truth
@@ -25,8 +28,7 @@ from tests.truth import truth
 async def test_preflight_returns_the_cost_and_enforces_caps(bare: Client, tmp_path: Path) -> None:
     config = tmp_path / "user-config.toml"  # tests/conftest.py makes this the user's settings file
     config.write_text("[cost]\nhard-cap-usd = 0.001\n")
-    await bare.initialize(root=tmp_path.as_uri())
-    bare.ignore("status/update")
+    await bare.initialize(root=tmp_path.as_uri(), ignored=("status/update",))
     asked = {"text": "hello " * 2_000, "model": "gpt-4o"}
     verdict = await bare.request("context/preflight", asked)
     assert verdict["verdict"] == "refuse"
@@ -51,9 +53,10 @@ async def test_call_recorded_twice_counts_once(talker: Client) -> None:
     assert report["rows"][0]["text"] == (
         "anthropic/claude-haiku-4.5 main 1 calls, 179 ~est=150 / 8 tokens, $0.000219"
     )
-    with pytest.raises(RpcError) as caught:
-        await talker.request("cost/detail", {"since": "not a day"})
-    assert caught.value.data == {"kind": "badParams", "retryable": False}
+    assert await talker.refused("cost/detail", {"since": "not a day"}) == {
+        "kind": "badParams",
+        "retryable": False,
+    }
 
 
 async def test_status_shows_context_and_cost(client: Client) -> None:
@@ -82,8 +85,7 @@ async def test_billed_reply_is_recorded_although_the_request_is_cancelled(
         finish.wait(60)
         return sums(self, session, every=every)
 
-    await bare.initialize()
-    bare.ignore("context/warning")
+    await bare.initialize(ignored=("context/warning",))
     bare.open("hello world")
     await bare.take("status/update")
     monkeypatch.setattr(Spending, "_spent_or_none", slow)
@@ -121,8 +123,7 @@ async def test_billed_reply_is_answered_during_shutdown(
         finish.wait(60)
         return sums(self, session, every=every)
 
-    await bare.initialize()
-    bare.ignore("status/update")
+    await bare.initialize(ignored=("status/update",))
     monkeypatch.setattr(Spending, "_spent_or_none", slow)
     usage = {"prompt_tokens": 1_000_000, "completion_tokens": 8}
     params = {"model": "gpt-4o", "session": "s", "usage": usage}
@@ -276,8 +277,33 @@ async def test_invalid_total_is_refused(talker: Client) -> None:
             )
 
 
-async def test_bare_total_is_accepted_before_any_reply(client: Client) -> None:
-    client.ignore("status/update")
+async def test_bare_total_is_accepted_before_any_reply(talker: Client) -> None:
     for turns in ([], [{"role": "user", "content": "hello"}]):
         params = {"session": f"{len(turns)}", "turns": turns, "usage": {"totalTokens": 100}}
-        assert (await client.request("context/append", params))["turns"] == len(turns)
+        assert (await talker.request("context/append", params))["turns"] == len(turns)
+
+
+async def test_first_call_in_a_new_state_folder_is_shown_without_a_poll(
+    bare: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watcher used to check for a missing ledger only every two seconds."""
+    monkeypatch.setattr(file_watcher, "TICK_SECONDS", 1_000.0)
+    await bare.initialize()
+    await bare.server.services.load_prices()
+    followed = bare.feature(CostSums)._followed._followed
+    while (
+        "ledger" not in followed
+        or not followed["ledger"][1]._stamps
+        or (bare.server.scheduler.is_due(("ledger",)))
+    ):
+        # The delay between the watcher's first report and the resulting job is shorter than this.
+        await asyncio.sleep(0.5)
+    other = Client(create_server())
+    await other.initialize(ignored=("status/update",))
+    call = {"model": "gpt-4o", "usage": {"prompt_tokens": 400_000, "completion_tokens": 0}}
+    await other.request("cost/record", call)
+    await bare.take(
+        "status/update", lambda status: bool(status["cost"] and status["cost"]["costUsd"])
+    )
+    bare.ignore("status/update")
+    await other.aclose()

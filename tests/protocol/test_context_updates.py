@@ -295,11 +295,10 @@ async def test_crossing_a_threshold_warns_once(root: Path, endpoint: FakeServer)
 
 @pytest.mark.parametrize("asks_endpoint", [False, True])
 async def test_recount_of_a_dropped_conversation_creates_none(
-    client: Client, *, asks_endpoint: bool
+    talker: Client, *, asks_endpoint: bool
 ) -> None:
-    client.ignore("status/update")
-    services = client.server.services
+    services = talker.server.services
     conversations = services.conversations(services.roots.default)
     await conversations.apply(Recount(session="dropped", asks_endpoint=asks_endpoint))
     assert [*conversations.sessions.conversations] == []
-    assert (await client.request("context/usage", {}))["tokens"] is None
+    assert (await talker.request("context/usage", {}))["tokens"] is None

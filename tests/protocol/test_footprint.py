@@ -50,8 +50,7 @@ def printed(*arguments: str) -> Any:
 
 
 async def test_every_view_shows_the_same_footprint(bare: Client, root: Path) -> None:
-    bare.ignore("status/update")
-    await bare.initialize(root.as_uri())
+    await bare.initialize(root.as_uri(), ignored=("status/update",))
     report = await bare.request("context/footprint", {"workspace": root.as_uri()})
     (agent,) = report["agents"]
     assert agent["measured"]["tokens"] == sum(part["tokens"] for part in agent["parts"])
@@ -134,8 +133,7 @@ async def test_narrow_tables_wrap_states_and_keep_names(bare: Client, root: Path
 async def test_a_folder_in_the_root_and_one_agent_can_be_asked_for(
     bare: Client, root: Path
 ) -> None:
-    bare.ignore("status/update")
-    await bare.initialize(root.as_uri())
+    await bare.initialize(root.as_uri(), ignored=("status/update",))
     for folder in (str(root / "pkg"), (root / "pkg").as_uri()):
         report = await bare.request("context/footprint", {"folder": folder, "agent": "codex"})
         assert report["folder"] == (root / "pkg").as_uri()
@@ -148,8 +146,7 @@ async def test_a_folder_in_the_root_and_one_agent_can_be_asked_for(
 async def test_a_name_that_is_not_utf8_is_escaped(bare: Client, root: Path) -> None:
     rule = Path(os.fsdecode(bytes(root) + b"/.claude/rules/\xff.md"))
     await asyncio.to_thread(write, rule, "A rule.")
-    bare.ignore("status/update")
-    await bare.initialize(root.as_uri())
+    await bare.initialize(root.as_uri(), ignored=("status/update",))
     report = await bare.request("context/footprint", {"agent": "claude-code"})
     (part,) = (part for part in report["agents"][0]["parts"] if part["kind"] == "rule")
     assert part["label"] == r".claude/rules/\udcff.md"
@@ -168,7 +165,6 @@ async def test_a_name_that_is_not_utf8_is_escaped(bare: Client, root: Path) -> N
 async def test_other_folders_and_agents_are_refused(
     bare: Client, root: Path, params: dict[str, str], message: str
 ) -> None:
-    bare.ignore("status/update")
-    await bare.initialize(root.as_uri())
+    await bare.initialize(root.as_uri(), ignored=("status/update",))
     with pytest.raises(RpcError, match=re.escape(message)):
         await bare.request("context/footprint", params)

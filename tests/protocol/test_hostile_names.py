@@ -65,8 +65,7 @@ async def test_hostile_model_name_is_shown_as_plain_text(bare: Client, name: str
 
 async def test_hostile_section_title_is_shown_as_plain_text(bare: Client) -> None:
     options = {"tokenSidecar": {"inlayHints": True, "codeLens": True}}
-    await bare.initialize(initializationOptions=options)
-    bare.ignore("status/update")
+    await bare.initialize(initializationOptions=options, ignored=("status/update",))
     title = "[x](command:y) ::error::\x1b[31m\u202e ##[add-mask]z"
     bare.open(f"# {title}\n\nWhat to do.\n")
     document = {"textDocument": {"uri": URI}}
@@ -91,8 +90,7 @@ async def test_errors_and_problems_contain_no_control_characters(
         'sections = { "a\\u001b[31m" = "x" }\n',
         "utf-8",
     )
-    await bare.initialize(root=tmp_path.as_uri())
-    bare.ignore("status/update")
+    await bare.initialize(root=tmp_path.as_uri(), ignored=("status/update",))
     name = "a\u202e%1B.md"
     bare.open("# Plan\n\nWhat to do, and more of it.\n", f"{tmp_path.as_uri()}/{name}")
     seen: list[str] = []

@@ -49,8 +49,11 @@ def keep_numbers(folder: Path) -> None:
 
 
 async def open_file(client: Client, path: Path, options: object, text: str = TEXT) -> str:
-    await client.initialize(path.parent.as_uri(), initializationOptions=options)
-    client.ignore("status/update", "textDocument/publishDiagnostics")
+    await client.initialize(
+        path.parent.as_uri(),
+        initializationOptions=options,
+        ignored=("status/update", "textDocument/publishDiagnostics"),
+    )
     client.open(text, path.as_uri())
     return path.as_uri()
 

@@ -1,13 +1,17 @@
-"""Tests `tokens/fit`, `models/list`, `capabilities/probe` and models' context windows."""
+"""Tests `tokens/fit`, `models/list` and `capabilities/probe`, and which model and window apply."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.agents.claude import MODEL, ClaudeHome, everyday
+from sidecar.config.settings import DEFAULT_MODEL
 from sidecar.models.catalogue import provider_of
 from tests.protocol.client import URI, Client, RpcError, edit
 from tests.truth import truth
@@ -16,16 +20,15 @@ from tests.unit.endpoints_fake_server import llamacpp
 LINES = "".join(f"line number {n}\n" for n in range(200))
 
 
-async def test_text_and_range_are_fitted(client: Client) -> None:
-    client.ignore("status/update")
-    fitted = await client.request("tokens/fit", {"text": LINES, "maxTokens": 100, "mode": "start"})
+async def test_text_and_range_are_fitted(talker: Client) -> None:
+    fitted = await talker.request("tokens/fit", {"text": LINES, "maxTokens": 100, "mode": "start"})
     assert LINES.startswith(fitted["text"])
     assert fitted["tokens"] == truth(fitted["text"]) <= 100
     assert fitted["changed"]
     assert fitted["removedLines"] == 200 - fitted["text"].count("\n")
-    client.open(LINES)
+    talker.open(LINES)
     span = edit((10, 0), (12, 0), "")["range"]
-    same = await client.request(
+    same = await talker.request(
         "tokens/fit", {"textDocument": {"uri": URI}, "range": span, "maxTokens": 100}
     )
     assert (same["text"], same["changed"]) == ("line number 10\nline number 11\n", False)
@@ -36,9 +39,7 @@ async def test_text_and_range_are_fitted(client: Client) -> None:
     [{"text": "a"}, {"text": "a", "maxTokens": -1}, {"maxTokens": 5}, {"text": "a", "mode": "x"}],
 )
 async def test_fit_refuses_bad_params(client: Client, params: dict[str, object]) -> None:
-    with pytest.raises(RpcError) as caught:
-        await client.request("tokens/fit", params)
-    assert caught.value.data == {"kind": "badParams", "retryable": False}
+    assert await client.refused("tokens/fit", params) == {"kind": "badParams", "retryable": False}
 
 
 async def test_models_are_found_by_words(client: Client) -> None:
@@ -72,16 +73,15 @@ async def test_a_setting_caps_the_window(bare: Client, tmp_path: Path) -> None:
     assert (count["limit"], count["percent"]) == (1000, min(100, 100 * truth(LINES) // usable))
 
 
-async def test_choices_announce_how_a_model_is_counted(client: Client) -> None:
+async def test_choices_announce_how_a_model_is_counted(talker: Client) -> None:
     """Each name is listed once, with its actual counting method."""
-    client.ignore("status/update")
-    rows = await client.request("models/list", {"choices": True})
+    rows = await talker.request("models/list", {"choices": True})
     names = [row["id"] for row in rows]
     assert len(set(names)) == len(names) > 1000
     assert names.index("gpt-5") < names.index("openai/gpt-5")
     for query in ("gpt-4o", "openai gpt-4", "glm-4.7", "claude haiku"):
-        for row in await client.request("models/list", {"choices": True, "query": query}):
-            (count,) = (await client.request("tokens/count", {"text": "x", "models": [row["id"]]}))[
+        for row in await talker.request("models/list", {"choices": True, "query": query}):
+            (count,) = (await talker.request("tokens/count", {"text": "x", "models": [row["id"]]}))[
                 "models"
             ]
             assert (count["model"], count["tokenizer"]) == (row["id"], row["tokenizer"])
@@ -184,9 +184,10 @@ async def test_endpoints_of_the_named_root_are_probed(
         known = await bare.request("capabilities/list", {"workspace": two})
         assert len(known) == 4
         for method in ("capabilities/probe", "capabilities/list"):
-            with pytest.raises(RpcError) as caught:
-                await bare.request(method, {"workspace": tmp_path.as_uri()})
-            assert caught.value.data == {"kind": "badParams", "retryable": False}
+            assert await bare.refused(method, {"workspace": tmp_path.as_uri()}) == {
+                "kind": "badParams",
+                "retryable": False,
+            }
         await bare.server.services.aclose()
 
 
@@ -256,3 +257,180 @@ async def test_comparison_text_lists_each_model_once(client: Client) -> None:
         ["gpt-4", str(truth("日本語", "cl100k_base"))],
     ]
     assert (await client.request("tokens/count", {"text": "日本語"}))["text"] == ""
+
+
+HAIKU = "claude-haiku-4-5"
+
+
+@pytest.fixture
+async def beside_an_agent(bare: Client, tmp_path: Path) -> Client:
+    """A client in a workspace with an agent's session, but no conversation."""
+    return await start_beside_an_agent(bare, tmp_path)
+
+
+async def start_beside_an_agent(bare: Client, tmp_path: Path, **options: Any) -> Client:
+    home = ClaudeHome(tmp_path / "home" / ".claude")
+    home.clock.now = datetime.now(UTC) - timedelta(minutes=50)
+    everyday(home, tmp_path)
+    await bare.initialize(
+        tmp_path.as_uri(), **options, ignored=("context/warning", "textDocument/publishDiagnostics")
+    )
+    bare.open("some words\n" * 9, (tmp_path / "a.md").as_uri())
+    await bare.take("status/update", lambda status: bool(status["context"]))
+    return bare
+
+
+async def test_choosing_a_model_keeps_the_agents_session_shown(beside_an_agent: Client) -> None:
+    client = beside_an_agent
+    before = await client.request("context/usage", {})
+    assert before["tokens"]
+    await client.request("context/set", {"model": "gpt-4"})
+    shown = await client.take("status/update", counts_for_gpt_4)
+    assert shown["context"]["tokens"] == before["tokens"]
+    client.ignore("status/update")
+    after = await client.request("context/usage", {})
+    assert (after["session"], after["model"]) == (before["session"], MODEL)
+    rows = await client.request("context/sessions", {"all": True})
+    assert [row["source"] for row in rows] == ["claude-code"]
+    assert (await client.request("tokens/count", {"text": "x"}))["model"] == "gpt-4"
+
+
+async def test_a_choice_can_be_undone(beside_an_agent: Client, tmp_path: Path) -> None:
+    client = beside_an_agent
+    await client.request("context/set", {"model": "gpt-4"})
+    await client.take("status/update", counts_for_gpt_4)
+    await client.request("context/set", {"model": None})
+    await client.take("status/update", lambda status: status["model"] == MODEL)
+    client.ignore("status/update")
+    assert await models_shown(client, (tmp_path / "a.md").as_uri()) == {MODEL}
+    turns = [{"role": "user", "content": "word " * 9}]
+    usage = await client.request("context/append", {"session": "own", "turns": turns})
+    assert usage["model"] == DEFAULT_MODEL
+
+
+async def test_undoing_a_choice_returns_a_conversation_to_the_configured_model(
+    talker: Client, tmp_path: Path
+) -> None:
+    await talker.request("context/append", {"turns": [{"role": "user", "content": "word " * 9}]})
+    await talker.request("context/set", {"model": "gpt-4"})
+    assert (await talker.request("context/usage", {}))["model"] == "gpt-4"
+    usage = await talker.request("context/set", {"model": None})
+    assert usage["model"] == (await talker.request("context/usage", {}))["model"] == DEFAULT_MODEL
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", DEFAULT_MODEL])
+@pytest.mark.parametrize("place", ["project", "user", "editor"])
+async def test_a_configured_model_precedes_the_agents(
+    bare: Client, tmp_path: Path, place: str, model: str
+) -> None:
+    options: dict[str, Any] = {}
+    if place == "editor":
+        options["initializationOptions"] = {"tokenSidecar": {"model": model}}
+    else:
+        user = Path(os.environ["TOKEN_SIDECAR_CONFIG"])
+        file = tmp_path / ".token-sidecar.toml" if place == "project" else user
+        file.write_text(f'model = "{model}"\n')
+    client = await start_beside_an_agent(bare, tmp_path, **options)
+    client.ignore("status/update")
+    assert await models_shown(client, (tmp_path / "a.md").as_uri()) == {model}
+    assert (await client.request("context/usage", {}))["model"] == MODEL
+    await client.request("context/set", {"model": "gpt-4"})
+    assert await models_shown(client, (tmp_path / "a.md").as_uri()) == {"gpt-4"}
+    await client.request("context/set", {"model": None})
+    assert await models_shown(client, (tmp_path / "a.md").as_uri()) == {model}
+
+
+async def models_shown(client: Client, uri: str) -> set[str]:
+    """Return the models of all counts that name none: of a text and of the open document."""
+    counts = [
+        await client.request("tokens/count", {"text": "some words"}),
+        await client.request("tokens/count", {"textDocument": {"uri": uri}}),
+        await client.request("tokens/fit", {"text": "some words", "maxTokens": 5}),
+    ]
+    return {count["model"] for count in counts}
+
+
+async def test_chosen_model_applies_to_the_next_session(beside_an_agent: Client) -> None:
+    client = beside_an_agent
+    client.ignore("status/update")
+    await client.request("context/set", {"model": "gpt-4"})
+    turns = [{"role": "user", "content": "word " * 9}]
+    for session in (None, "named"):
+        params = {"turns": turns} | ({"session": session} if session else {})
+        usage = await client.request("context/append", params)
+        assert (usage["model"], usage["session"]["source"]) == ("gpt-4", "protocol")
+
+
+async def test_reset_explains_that_an_agents_session_is_kept(beside_an_agent: Client) -> None:
+    client = beside_an_agent
+    client.ignore("status/update")
+    stays = "The shown session belongs to claude-code and cannot be reset here."
+    assert (await client.request("context/reset", {}))["text"] == stays
+    await client.request("context/set", {"model": "gpt-4"})
+    assert (await client.request("context/reset", {}))["text"] == stays
+    assert (await client.request("context/usage", {}))["session"]["source"] == "claude-code"
+    await client.request("context/append", {"turns": [{"role": "user", "content": "Hello."}]})
+    result = await client.request("context/reset", {})
+    assert (result["tokens"], result["text"].split(".")[0]) == (
+        None,
+        "The conversation's context has been reset",
+    )
+
+
+def counts_for_gpt_4(status: Any) -> bool:
+    return status["document"] is not None and "gpt-4 " in status["document"]["tooltip"]
+
+
+def chat(model: str, reply_id: str, prompt: int) -> dict[str, Any]:
+    """Return a two-token reply in OpenAI's format."""
+    message = {"role": "assistant", "content": "x"}
+    return {
+        "id": reply_id,
+        "object": "chat.completion",
+        "model": model,
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": prompt, "completion_tokens": 2},
+    }
+
+
+async def billed(client: Client) -> list[str]:
+    rows = (await client.request("cost/detail", {"by": ["model"]}))["rows"]
+    return [row["model"] for row in rows]
+
+
+async def test_reply_of_another_model_is_billed_but_not_used_for_calibration(
+    talker: Client,
+) -> None:
+    system = "word " * 500
+    await talker.request("context/set", {"session": "a", "model": "gpt-5", "systemPrompt": system})
+    reply = {"session": "a", "response": chat(HAIKU, "r1", 900)}
+    answer = await talker.request("context/response", reply)
+    assert (answer["model"], answer["calibration"]) == (HAIKU, None)
+    assert await billed(talker) == [HAIKU]
+    usage = await talker.request("context/usage", {"session": "a"})
+    assert (usage["tokens"], usage["model"]) == (902, "gpt-5")
+    turn = {"role": "user", "content": "word " * 500}
+    await talker.request("context/append", {"session": "a", "turns": [turn]})
+    reply = {"session": "a", "response": chat(HAIKU, "r2", 2_500)}
+    await talker.request("context/response", reply)
+    usage = await talker.request("context/usage", {"session": "a"})
+    assert (usage["tokens"], usage["calibration"]) == (2_502, None)
+
+
+async def test_session_without_a_model_uses_that_of_its_replies(talker: Client) -> None:
+    await talker.request("context/response", {"session": "a", "response": chat(HAIKU, "r1", 900)})
+    usage = await talker.request("context/usage", {"session": "a"})
+    assert (usage["tokens"], usage["model"], usage["limit"]) == (902, HAIKU, 200_000)
+    assert await billed(talker) == [HAIKU]
+
+
+async def test_model_of_one_session_does_not_affect_another(talker: Client) -> None:
+    system = "word " * 500
+    await talker.request("context/set", {"session": "a", "model": "gpt-5", "systemPrompt": system})
+    named = {"session": "a", "model": HAIKU, "response": chat(HAIKU, "r1", 900)}
+    await talker.request("context/response", named)
+    reply = chat("gpt-4o-2024-08-06", "r2", 50)
+    answer = await talker.request("context/response", {"session": "c", "response": reply})
+    usage = await talker.request("context/usage", {"session": "c"})
+    assert (usage["tokens"], usage["model"]) == (52, "gpt-4o-2024-08-06")
+    assert answer["calibration"] == usage["calibration"] is None

@@ -427,9 +427,10 @@ async def test_a_session_without_a_reply_has_no_model(talker: Client) -> None:
 
 async def test_agents_session_cannot_be_changed(talker: Client) -> None:
     fed(talker, agents())
-    with pytest.raises(RpcError) as refused:
-        await talker.request("context/append", {"session": "a1", "turns": [USER]})
-    assert refused.value.data == {"kind": "badParams", "retryable": False}
+    assert await talker.refused("context/append", {"session": "a1", "turns": [USER]}) == {
+        "kind": "badParams",
+        "retryable": False,
+    }
     with pytest.raises(RpcError) as textless:
         await talker.request("context/fit", {"session": "a1"})
     assert (textless.value.data or {})["kind"] == "noText"

@@ -67,53 +67,51 @@ def stream() -> list[dict[str, Any]]:
 
 
 async def test_turns_after_a_reply_are_not_part_of_its_prompt(
-    client: Client, hold: Hold, monkeypatch: pytest.MonkeyPatch
+    talker: Client, hold: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plugin may send a tool's result before our server has responded to the reply."""
-    client.ignore("status/update")
     question = {"role": "user", "content": "What is the weather?"}
-    await client.request("context/set", {"session": "s", "model": "gpt-4o"})
-    await client.request("context/append", {"session": "s", "turns": [question]})
+    await talker.request("context/set", {"session": "s", "model": "gpt-4o"})
+    await talker.request("context/append", {"session": "s", "turns": [question]})
     turns = [
         {"role": "assistant", "content": "", "toolCalls": [CALL]},
         {"role": "tool", "content": RESULT, "toolCallId": "c1"},
     ]
     monkeypatch.setattr("sidecar.conversations.changes.read_reply", hold.first(read_reply))
     replied, appended = (
-        asyncio.ensure_future(client.request(method, {"session": "s", **params}))
+        asyncio.ensure_future(talker.request(method, {"session": "s", **params}))
         for method, params in (
             ("context/response", {"response": stream()}),
             ("context/append", {"turns": turns}),
         )
     )
-    await round_trips(client)
+    await round_trips(talker)
     assert not appended.done(), "the earlier request is still running"
     hold.release()
     _, usage = await asyncio.gather(replied, appended)
     assert usage["tokens"] >= PROMPT + OUTPUT + truth(RESULT)
-    again = await client.request("context/usage", {"session": "s"})
+    again = await talker.request("context/usage", {"session": "s"})
     assert again["tokens"] == usage["tokens"]
 
 
 async def test_first_requests_take_effect_in_order(
-    client: Client, hold: Hold, monkeypatch: pytest.MonkeyPatch
+    talker: Client, hold: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two requests arrive while the code that handles them is being loaded."""
-    client.ignore("status/update")
     monkeypatch.setattr(
         server_module, "import_context_feature", hold.first(server_module.import_context_feature)
     )
     question = {"role": "user", "content": "What is the weather?"}
     append = {"session": "s", "turns": [question], "model": "gpt-4o"}
     both = asyncio.gather(
-        client.request("context/append", append),
-        client.request("context/response", {"session": "s", "response": stream()}),
+        talker.request("context/append", append),
+        talker.request("context/response", {"session": "s", "response": stream()}),
     )
     for _ in range(5):
-        await client.request("models/list", {"query": "gpt-4o"})
+        await talker.request("models/list", {"query": "gpt-4o"})
     hold.release()
     appended, _ = await both
-    usage = await client.request("context/usage", {"session": "s"})
+    usage = await talker.request("context/usage", {"session": "s"})
     assert (appended["turns"], usage["tokens"]) == (1, PROMPT + OUTPUT)
 
 
@@ -174,16 +172,15 @@ async def test_cancelled_first_request_does_not_affect_the_others(
     assert (await other)["tokens"] is None
 
 
-async def test_session_is_reset_while_it_is_being_created(client: Client) -> None:
+async def test_session_is_reset_while_it_is_being_created(talker: Client) -> None:
     """Messages after the reset are kept, even if the reset has not been confirmed yet."""
-    client.ignore("status/update")
     long, short = ({"role": "user", "content": "word " * count} for count in (50_000, 5))
     _, usage, after = await asyncio.gather(
-        client.request("context/append", {"session": "s", "turns": [long]}),
-        client.request("context/reset", {"session": "s"}),
-        client.request("context/append", {"session": "s", "turns": [short]}),
+        talker.request("context/append", {"session": "s", "turns": [long]}),
+        talker.request("context/reset", {"session": "s"}),
+        talker.request("context/append", {"session": "s", "turns": [short]}),
     )
-    again = await client.request("context/usage", {"session": "s"})
+    again = await talker.request("context/usage", {"session": "s"})
     assert (usage["turns"], after["turns"], again["turns"]) == (0, 1, 1)
     assert again["tokens"] < 50
 

@@ -1,4 +1,7 @@
-"""Tests that a document has the same count everywhere, for the same model and settings."""
+"""Tests that a document has the same count everywhere, and that no number shown is outdated.
+
+Run `python -m tests.fuzz.shown_numbers --operations 100000` for a longer test.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ from sidecar.counting.open_documents import Snapshot
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS
 from sidecar.server.features.status_updates import StatusUpdates
 from sidecar.server.server import create_server
+from tests.fuzz.shown_numbers import stress
 from tests.protocol.client import Client, until
 from tests.unit.endpoints_fake_server import Canned, FakeServer, llamacpp, words
 
@@ -51,8 +55,10 @@ async def endpoint(root: Path) -> AsyncIterator[FakeServer]:
 
 async def started(root: Path) -> Client:
     client = Client(create_server())
-    client.ignore("status/update", "textDocument/publishDiagnostics", "context/warning")
-    await client.initialize(root.as_uri())
+    await client.initialize(
+        root.as_uri(),
+        ignored=("status/update", "textDocument/publishDiagnostics", "context/warning"),
+    )
     return client
 
 
@@ -278,3 +284,8 @@ async def test_count_is_of_one_version_during_edits(root: Path) -> None:
         assert len({one["tokens"] for one in same}) == 1
         assert len({one["characters"] for one in (*same, *answer["models"])}) == 1
     await client.aclose()
+
+
+@pytest.mark.parametrize("operations", [100, pytest.param(3_000, marks=pytest.mark.slow)])
+async def test_every_derived_number_equals_a_fresh_derivation(operations: int) -> None:
+    await stress(operations, seed=1)

@@ -41,8 +41,7 @@ def count_calls(collector: Collector) -> int:
 
 
 async def test_new_calls_are_shipped(bare: Client, collector: Collector) -> None:
-    await bare.initialize()
-    bare.ignore("status/update")
+    await bare.initialize(ignored=("status/update",))
     for number in range(3):
         await bare.request("cost/record", {**CALL, "requestId": f"msg_{number}"})
 
@@ -65,8 +64,7 @@ async def test_what_prompt_files_cost_is_reported_once(
     (root / "CLAUDE.md").write_text("Be brief.")
     home.session(root).reply()
     await asyncio.to_thread(CliRunner().invoke, cost, ["--workspace", str(root)])
-    await bare.initialize(root.as_uri())
-    bare.ignore("status/update")
+    await bare.initialize(root.as_uri(), ignored=("status/update",))
 
     def files() -> list[object]:
         return [call["token_sidecar.file.name"] for call in collector.calls() if "token_sidecar.file.id" in call]  # fmt: skip
@@ -87,8 +85,7 @@ async def test_shutdown_does_not_wait_for_a_collector_that_hangs(
         return 200, b"", {}
 
     collector.answer = hang
-    await bare.initialize()
-    bare.ignore("status/update")
+    await bare.initialize(ignored=("status/update",))
     await bare.request("cost/record", CALL)
     assert await asyncio.to_thread(asked.wait, 30)
     await bare.request("shutdown", None)
@@ -111,8 +108,7 @@ async def test_delay_doubles_while_the_collector_is_unavailable(
 
     monkeypatch.setattr(scheduler, "schedule", recorded)
     collector.answer = lambda _path, _body: (503, b"", {})
-    await bare.initialize()
-    bare.ignore("status/update")
+    await bare.initialize(ignored=("status/update",))
     await bare.request("cost/record", CALL)
     await until(lambda: len(delays) >= 4)
     # The first delay is shorter if settings change during the first attempt.
@@ -124,8 +120,7 @@ async def test_rejected_calls_do_not_delay_later_ones(
     bare: Client, collector: Collector, caplog: pytest.LogCaptureFixture
 ) -> None:
     collector.answer = lambda _path, body: (400 if b"gpt-5" in body else 200, b"", {})
-    await bare.initialize()
-    bare.ignore("status/update")
+    await bare.initialize(ignored=("status/update",))
     for number, model in enumerate(("gpt-5", "claude-haiku-4-5", "gpt-5", "claude-haiku-4-5")):
         await bare.request("cost/record", {**CALL, "model": model, "requestId": f"msg_{number}"})
         await asyncio.sleep(0.2)
@@ -138,8 +133,7 @@ async def test_a_change_of_settings_ends_the_delay_after_failures(
 ) -> None:
     monkeypatch.setattr(costs, "LONGEST_SHIP_SECONDS", 600.0)
     collector.answer = lambda _path, _body: (503, b"", {"Retry-After": "600"})
-    await bare.initialize()
-    bare.ignore("status/update")
+    await bare.initialize(ignored=("status/update",))
     await bare.request("cost/record", CALL)
     await until(lambda: collector.bodies)
     await asyncio.sleep(0.2)
@@ -154,8 +148,7 @@ async def test_invalid_headers_do_not_end_shipping(
     bare: Client, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=K\u00e4se")
-    await bare.initialize()
-    bare.ignore("status/update")
+    await bare.initialize(ignored=("status/update",))
     await bare.request("cost/record", CALL)
     await asyncio.sleep(0.5)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=Kase")
@@ -173,8 +166,7 @@ async def test_the_queue_is_not_opened_for_every_run(
 
     real = shipping.open_queue
     monkeypatch.setattr(shipping, "open_queue", open_queue)
-    await bare.initialize()
-    bare.ignore("status/update")
+    await bare.initialize(ignored=("status/update",))
     opened_by_call = []
     for number in range(3):
         await bare.request("cost/record", {**CALL, "requestId": f"msg_{number}"})
@@ -201,8 +193,7 @@ async def test_the_token_command_runs_again_only_after_a_failure(
     collector.answer = answer
     with config_file().open("a") as file:
         file.write(f'[team]\ntoken-command = "{script}"\n')
-    await bare.initialize()
-    bare.ignore("status/update")
+    await bare.initialize(ignored=("status/update",))
     await bare.request("cost/record", CALL)
     await until(lambda: count_calls(collector) == 1)
     before = runs.read_text()

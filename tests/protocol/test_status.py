@@ -1,16 +1,26 @@
-"""Tests that `status/update` is sent when a document is opened and when its status changes."""
+"""Tests when `status/update` is sent: after changes, by time alone, and without a document."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sidecar.agents.session_events import StoredSession
 from sidecar.models import catalogue
+from sidecar.server.features import status_updates
 from sidecar.server.features.status_updates import StatusUpdates
-from tests.protocol.client import URI, Client, edit, until
+from sidecar.workspace import sessions
+from sidecar.workspace.status import StatusUpdate, status_update
+from sidecar.workspace.workspace import Workspace
+from tests.protocol.client import URI, USER, Client, edit, until
 from tests.truth import truth
 
 
@@ -185,4 +195,127 @@ async def test_each_recorded_call_changes_the_status_even_without_a_price(client
             "status/update", lambda status: status["costRevision"] not in seen
         )
         seen.add(update["costRevision"])
+    client.ignore("status/update")
+
+
+async def shown(client: Client) -> Any:
+    """Return the next status that has no document."""
+    return await client.take("status/update", lambda update: update["uri"] is None)
+
+
+@pytest.mark.parametrize(("written", "part"), [("hide = true", ""), ('show = "tokens"', "tokens")])
+async def test_status_without_a_document_follows_the_settings(
+    bare: Client, tmp_path: Path, written: str, part: str
+) -> None:
+    await bare.initialize(root=tmp_path.as_uri())
+    await bare.request("context/append", {"session": "s", "turns": [USER]})
+    before = await shown(bare)
+    assert "%" in before["text"]
+    (tmp_path / "user-config.toml").write_text(f"[status]\n{written}\n")
+    bare.notify("workspace/didChangeConfiguration", {"settings": None})
+    update = await shown(bare)
+    assert "%" not in update["text"]
+    assert update["text"].endswith(part)
+    assert bool(update["text"]) is bool(part)
+
+
+async def start_with_conversation(
+    client: Client, folder: Path
+) -> tuple[Path, Path, dict[str, Any]]:
+    """Open two folders, and append a message to a conversation in the first folder.
+
+    Returns the folders and the params of the `context/append` request.
+    """
+    one, other = folder / "one", folder / "other"
+    folders = []
+    for root in (one, other):
+        root.mkdir()
+        folders.append({"uri": root.as_uri(), "name": root.name})
+    await client.initialize(root=one.as_uri(), workspaceFolders=folders)
+    named = {"workspace": one.as_uri(), "session": "s", "turns": [USER]}
+    await client.request("context/append", named)
+    return one, other, named
+
+
+async def test_empty_workspace_does_not_hide_another_workspace(
+    bare: Client, tmp_path: Path
+) -> None:
+    one, other, named = await start_with_conversation(bare, tmp_path)
+    update = await shown(bare)
+    assert (update["workspace"], "ctx" in update["text"]) == (one.as_uri(), True)
+    await bare.request("context/set", {"workspace": other.as_uri(), "model": "gpt-4"})
+    bare.ignore("context/warning")
+    await bare.request("context/append", {**named, "workspace": other.as_uri()})
+    update = await shown(bare)
+    assert (update["workspace"], "ctx" in update["text"]) == (other.as_uri(), True)
+    await bare.request("context/reset", {"workspace": other.as_uri(), "session": "s"})
+    update = await shown(bare)
+    assert (update["workspace"], "ctx" in update["text"]) == (one.as_uri(), True)
+
+
+async def test_no_status_is_built_for_workspaces_that_are_not_shown(
+    bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _other, named = await start_with_conversation(bare, tmp_path)
+    before = await shown(bare)
+    built: list[str | None] = []
+
+    def build_and_note(workspace: Workspace, *args: Any) -> StatusUpdate:
+        built.append(workspace.uri)
+        return status_update(workspace, *args)
+
+    monkeypatch.setattr(status_updates, "status_update", build_and_note)
+    await bare.request("context/append", named)
+    while (await shown(bare))["context"]["tokens"] == before["context"]["tokens"]:
+        pass
+    assert set(built) == {one.as_uri()}
+
+
+@pytest.fixture
+def midnight_is_near(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Set a time zone in which the day ends in a few seconds."""
+    # In the time zone with this offset from UTC, in seconds, midnight is four seconds away.
+    east = -int(time.time() + 4) % 86_400
+    west = -east if east <= 43_200 else 86_400 - east
+    hours, rest = divmod(abs(west), 3_600)
+    zone = f"XST{'-' if west < 0 else '+'}{hours}:{rest // 60:02}:{rest % 60:02}"
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot change the zone of a process")
+async def test_todays_costs_are_reset_at_midnight(midnight_is_near: None, client: Client) -> None:
+    call = {"model": "gpt-4o", "usage": {"prompt_tokens": 400_000, "completion_tokens": 0}}
+    await client.request("cost/record", call)
+    shown = await client.take("status/update", lambda status: bool(status["cost"]))
+    assert shown["cost"]["text"] == "$1.00 today"
+    shown = await client.take(
+        "status/update", lambda status: status["cost"]["costUsd"] == 0, seconds=20
+    )
+    assert shown["cost"]["text"] == "$0.00 today"
+    assert "| Today | $0.00 in all workspaces |" in shown["cost"]["tooltip"]
+    assert "| This workspace | $1.00 in total |" in shown["cost"]["tooltip"]
+    client.ignore("status/update")
+
+
+async def test_agents_session_is_shown_once_the_plugins_conversation_is_old(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "PROTOCOL_OUTRANKS", timedelta(seconds=2))
+    turn = {"role": "user", "content": "some words"}
+    own = await client.request("context/append", {"session": "mine", "turns": [turn]})
+    services = client.server.services
+    agents = StoredSession(
+        id="a1", source="codex", updated_at=datetime.now(UTC), model="gpt-5", tokens=5_000
+    )
+    services.sessions(services.roots.default).set_agent_sessions([agents])
+
+    def shows(tokens: int) -> Any:
+        return lambda status: bool(status["context"]) and status["context"]["tokens"] == tokens
+
+    await client.take("status/update", shows(own["tokens"]))
+    await client.take("status/update", shows(5_000), seconds=20)
     client.ignore("status/update")

@@ -51,9 +51,8 @@ async def test_malformed_change_makes_the_document_unsynced(client: Client, para
     assert (await client.count(OTHER))["tokens"] == 3
 
 
-async def test_integer_may_be_written_as_a_float(client: Client) -> None:
-    client.ignore("status/update")
-    client.open("hello world\n")
+async def test_integer_may_be_written_as_a_float(talker: Client) -> None:
+    talker.open("hello world\n")
     place = {"line": 0.0, "character": 5.0}
     change = {
         "range": {"start": place, "end": place, "more": 1},
@@ -61,10 +60,10 @@ async def test_integer_may_be_written_as_a_float(client: Client) -> None:
         "text": " new",
     }
     identifier = {"uri": URI, "version": 2.0}
-    client.notify(
+    talker.notify(
         "textDocument/didChange", {"textDocument": identifier, "contentChanges": [change]}
     )
-    count = await client.count()
+    count = await talker.count()
     assert (count["tokens"], count["version"]) == (truth("hello new world\n"), 2)
 
 
@@ -109,8 +108,7 @@ async def test_bytes_that_are_not_utf_8_are_counted(
         bare.send_bytes(text.encode("utf-8", "surrogateescape"))
 
     monkeypatch.setattr(bare, "send", send)
-    await bare.initialize(encodings=[encoding])
-    bare.ignore("status/update")
+    await bare.initialize(encodings=[encoding], ignored=("status/update",))
     bare.open("caf\udce9 na\udcefve \udcff\udcfe\n")
     shown = "caf\ufffd na\ufffdve \ufffd\ufffd\n"
     assert (await bare.count())["tokens"] == truth(shown)
@@ -138,8 +136,7 @@ async def test_defect_during_an_edit_makes_the_document_unsynced(
 
 async def test_unsynced_document_has_no_diagnostics_or_fixes(bare: Client, tmp_path: Path) -> None:
     (tmp_path / ".token-sidecar.toml").write_text('[[budget]]\nfiles = "*.md"\nmax-tokens = 2\n')
-    await bare.initialize(root=tmp_path.as_uri())
-    bare.ignore("status/update")
+    await bare.initialize(root=tmp_path.as_uri(), ignored=("status/update",))
     uri = (tmp_path / "a.md").as_uri()
     bare.open("many more tokens than two\n", uri)
     found = await bare.take("textDocument/publishDiagnostics")

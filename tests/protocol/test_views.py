@@ -82,8 +82,7 @@ def write_world(root: Path, *, is_marked: bool) -> claude.Transcript:
 async def texts_in_editor(client: Client, root: Path) -> dict[str, str]:
     """Return the text of each view in an editor, after the costs have been read."""
     document, where = {"uri": (root / FILE).as_uri()}, {"workspace": root.as_uri()}
-    client.ignore("context/warning")
-    await client.initialize(root.as_uri())
+    await client.initialize(root.as_uri(), ignored=("context/warning",))
     client.open((root / FILE).read_text(), document["uri"])
     status = await client.take(
         "status/update",
@@ -216,8 +215,7 @@ async def test_the_branch_in_the_tooltip_follows_a_checkout(bare: Client, projec
     session = write_world(project, is_marked=False)
     session.branch = "topic"
     reply(session, MODEL, 1_000)
-    bare.ignore("context/warning")
-    await bare.initialize(project.as_uri())
+    await bare.initialize(project.as_uri(), ignored=("context/warning",))
     for branch in ("main", "topic", "main"):
         await asyncio.to_thread(check_out, project, branch)
         await take_tooltip(bare, f"(1 session) on {branch} |")
@@ -226,8 +224,7 @@ async def test_the_branch_in_the_tooltip_follows_a_checkout(bare: Client, projec
 
 async def test_a_running_sub_agent_is_shown(bare: Client, project: Path) -> None:
     session = write_world(project, is_marked=False)
-    bare.ignore("context/warning")
-    await bare.initialize(project.as_uri())
+    await bare.initialize(project.as_uri(), ignored=("context/warning",))
     await take_tooltip(bare, "1 sub-agent $")
     session.clock.now = datetime.now(UTC)
     message = session.message("msg_running", Tokens(3, 900, 100, 0, 40), last=False)

@@ -140,13 +140,6 @@ def test_one_value_is_shown_by_its_key_and_a_table_by_its_name(tmp_path: Path) -
     )
 
 
-def test_check_reports_a_missing_tokenizer_file(tmp_path: Path) -> None:
-    config_file().write_text('[[tokenizer]]\nmodels = ["mine-*"]\nfile = "nowhere.json"\n')
-    result = run("check", "--workspace", str(tmp_path))
-    assert result.exit_code == 2
-    assert "nowhere.json" in result.output
-
-
 @pytest.mark.parametrize(
     "setting",
     [
@@ -177,9 +170,3 @@ def test_check_reports_each_tokenizer_file_of_overlapping_globs(tmp_path: Path) 
         "second",
         "third",
     ]
-
-
-def test_a_syntax_error_is_reported_after_its_key(tmp_path: Path) -> None:
-    (tmp_path / PROJECT_FILE).write_text("[[budget]\n")
-    output = run("check", "--workspace", str(tmp_path)).output
-    assert f"{PROJECT_FILE}:1:9: budget: invalid TOML: expected ']]'" in output

@@ -179,13 +179,6 @@ def test_unreadable_file_is_an_error_and_the_rest_is_counted(folder: Path) -> No
     assert result.stderr == "token-sidecar: nope: no such file or directory, skipped\n"
 
 
-def test_invalid_configuration_is_reported_and_files_are_counted(folder: Path) -> None:
-    (folder / ".token-sidecar.toml").write_text("model = 3\n")
-    result = run("a.md")
-    assert (result.exit_code, result.stdout) == (2, "2 a.md\n")
-    assert ".token-sidecar.toml:1" in result.stderr
-
-
 def test_bytes_that_are_not_utf8(folder: Path) -> None:
     (folder / "latin1.txt").write_bytes("größe".encode("latin-1"))
     result = run("latin1.txt")

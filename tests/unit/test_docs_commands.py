@@ -57,7 +57,7 @@ NOT_RUN = {
     "code --install-extension token-sidecar-0.1.0.vsix": VSCODE,
     "nvim prompt.md": "opens an editor; tests/e2e/neovim does this tutorial",
     "curl -s http://127.0.0.1:8080/v1/models": "needs a model server",
-    "token-sidecar usage --watch": "runs until Ctrl-C; tests/unit/test_cli_usage.py runs it",
+    "token-sidecar usage --watch": "runs until Ctrl-C; tests/unit/test_cli_statusline.py runs it",
     "token-sidecar mcp --install codex": "asks on a terminal; tests/e2e/agents installs it",
     "token-sidecar mcp --install claude-code": "asks on a terminal; tests/e2e/agents installs it",
     "token-sidecar mcp --uninstall codex --scope user": "needs Codex",

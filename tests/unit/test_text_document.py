@@ -1,4 +1,4 @@
-"""Tests documents in all three position encodings against the simple model in
+"""Tests documents and code units in all position encodings, against the simple model in
 `tests.fuzz.oracle`.
 """
 
@@ -21,7 +21,7 @@ from sidecar.tasks import Workers
 from sidecar.text import pieces
 from sidecar.text.document import TextDocument
 from sidecar.text.pieces import MAX_SEARCH, PIECE_CHARACTERS, Piece, is_cut
-from sidecar.text.positions import Encoding, Position, Range
+from sidecar.text.positions import Encoding, Position, Range, index_of_unit, join_surrogates, units
 from tests.document_counts import document_tokens, pending_characters
 from tests.fuzz import edits, oracle
 
@@ -279,3 +279,36 @@ def test_position_in_a_long_line_is_found_without_reading_it(
     WatchedPiece.visited.clear()
     assert doc.position_at(doc.offset_at(end)) == end
     assert len(WatchedPiece.visited) <= 20
+
+
+WIDE_TEXTS = st.text(st.sampled_from("ab é字😀\ud83d\ude00\U0010ffff\x00߿ࠀ"), max_size=30)
+
+
+@given(WIDE_TEXTS.map(oracle.joined), ENCODINGS)
+def test_the_length_is_the_sum_of_widths(text: str, encoding: Encoding) -> None:
+    assert units(text, encoding) == sum(oracle.width(char, encoding) for char in text)
+
+
+@given(WIDE_TEXTS.map(oracle.joined), ENCODINGS, st.integers(0, 130))
+def test_offset_inside_a_character_yields_that_character(
+    text: str, encoding: Encoding, offset: int
+) -> None:
+    index = index_of_unit(text, offset, encoding)
+    assert units(text[:index], encoding) <= offset
+    assert index == len(text) or units(text[: index + 1], encoding) > offset
+
+
+@given(WIDE_TEXTS)
+def test_surrogate_pairs_become_characters(text: str) -> None:
+    assert join_surrogates(text) == oracle.joined(text)
+
+
+def test_lone_surrogates_have_lengths() -> None:
+    assert units("\ud83d", "utf-8") == 3
+    assert units("\ud83d", "utf-16") == 1
+    assert units("\ud83d", "utf-32") == 1
+
+
+@pytest.mark.parametrize(("offset", "index"), [(0, 0), (1, 0), (2, 1), (3, 2), (9, 2)])
+def test_the_middle_of_a_surrogate_pair(offset: int, index: int) -> None:
+    assert index_of_unit("😀x", offset, "utf-16") == index

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from sidecar.config import stored_prices
+from sidecar.config.safe_files import stamp_of
 from sidecar.project import file_watcher
 from sidecar.project.file_watcher import Changes, FileWatcher, FollowedPaths, _Watches
 
@@ -195,19 +197,6 @@ def test_file_is_followed_without_events(tmp_path: Path, follow: Follow) -> None
     file.write_text("back")
     subscriber.until_rescan_requested()
     file.write_text("and changed")
-    subscriber.until_reported(file)
-
-
-@pytest.mark.usefixtures("no_events")
-def test_file_replaced_by_one_with_the_same_size_and_times_is_reported(
-    tmp_path: Path, follow: Follow
-) -> None:
-    file, other = tmp_path / "file", tmp_path / "other"
-    for path, text in ((file, "one"), (other, "two")):
-        path.write_text(text)
-        os.utime(path, (0, 0))
-    subscriber = follow(file)
-    other.replace(file)
     subscriber.until_reported(file)
 
 
@@ -483,3 +472,50 @@ def test_paths_are_followed_until_others_stand_for_their_key() -> None:
     assert cancelled == ["1", "3"]
     follow("a", "3")
     assert watched == ["1", "2", "3", "3"]
+
+
+TIMES = (1_700_000_000, 1_700_000_000)
+
+
+def rewrite(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    os.utime(file, TIMES)
+
+
+def replace(file: Path, content: bytes) -> None:
+    other = file.with_name("new")
+    rewrite(other, content)
+    other.replace(file)
+
+
+def copy(file: Path, content: bytes) -> None:
+    other = file.with_name("original")
+    rewrite(other, content)
+    shutil.copy2(other, file)
+
+
+def link(file: Path, content: bytes) -> None:
+    other = file.with_name("target")
+    rewrite(other, content)
+    file.unlink()
+    file.symlink_to(other)
+
+
+@pytest.mark.parametrize("change", [rewrite, replace, copy, link], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("stamp", [stamp_of, stored_prices.version], ids=["file", "price list"])
+def test_stamp_changes_although_size_and_times_do_not(
+    change: Callable[[Path, bytes], None], stamp: Callable[[Path], object], tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    rewrite(file, b"one")
+    before = stamp(file)
+    assert before is not None
+    assert stamp(file) == before
+    change(file, b"two")
+    assert (file.stat().st_size, file.stat().st_mtime) == (3, TIMES[0])
+    assert stamp(file) != before
+
+
+@pytest.mark.parametrize("path", ["absent", "nul\0inside"])
+def test_file_that_does_not_exist_has_no_stamp(path: str, tmp_path: Path) -> None:
+    assert stamp_of(tmp_path / path) is None

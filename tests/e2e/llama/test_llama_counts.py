@@ -114,18 +114,6 @@ async def test_counts_take_one_request_each_after_the_first_use(
     await endpoints.aclose()
 
 
-async def test_a_long_text_takes_one_request(llama_url: str) -> None:
-    endpoints = ours(llama_url)
-    await endpoints.probe(model="tiny")
-    before = endpoints.requests
-    text = ("def answer():\n    return 42\n" * 3_000)[:65_536]
-    count = await endpoints.count_text("tiny", text, 10)
-    assert isinstance(count, EndpointCount)
-    assert count.tokens == len(post(f"{llama_url}/tokenize", {"content": text})["tokens"])
-    assert endpoints.requests - before == 1
-    await endpoints.aclose()
-
-
 async def test_the_count_of_a_chat_equals_the_usage_of_its_reply(llama_url: str) -> None:
     endpoints = ours(llama_url)
     for messages, tools in CHATS[:4]:
@@ -210,16 +198,6 @@ async def test_another_model_under_the_same_name_is_noticed(models: dict[str, Pa
         assert after.tokens == len(own) < before.tokens
         assert await endpoints.limit("tiny") == 1024
         await endpoints.aclose()
-
-
-async def test_a_server_that_dies_in_a_session_gives_no_count(models: dict[str, Path]) -> None:
-    with llama(models["gpt-2"]) as url:
-        endpoints = ours(url)
-        assert isinstance(await endpoints.count_text("tiny", "hello world", 10), EndpointCount)
-    miss = await endpoints.count_text("tiny", "hello world")
-    assert isinstance(miss, Miss)
-    assert miss.kind == "unreachable"
-    await endpoints.aclose()
 
 
 async def test_a_key_is_needed_and_used(models: dict[str, Path]) -> None:

@@ -146,11 +146,18 @@ class Editor:
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         return path
 
-    def edit(self, name: str, text: str | bytes | None = None) -> None:
-        """Open a file in the workspace. If `text` is given, it is written to the file first."""
+    def edit(
+        self, name: str, text: str | bytes | None = None, *, tokens: int | None = None
+    ) -> None:
+        """Open a file in the workspace, and wait until this exact count is displayed.
+
+        If `text` is given, it is written to the file first.
+        """
         if text is not None:
             self.write(name, text)
         self.command(f"edit {self.workspace / name}")
+        if tokens is not None:
+            self.wait_tokens(tokens)
 
     def text(self) -> str:
         """Return the current buffer's text as a server receives it, including line endings."""

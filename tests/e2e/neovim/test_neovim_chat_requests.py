@@ -305,8 +305,7 @@ REQUEST = """
 
 
 def test_messages_are_counted_once_after_a_refused_request(editor: Editor) -> None:
-    editor.edit("a.md", "Hello, world!\n")
-    editor.wait_tokens(4)
+    editor.edit("a.md", "Hello, world!\n", tokens=4)
 
     def turns() -> Any:
         return ask(editor, "context/usage", {"session": "s"}).get("turns")

@@ -38,8 +38,7 @@ PALETTE = {
 @pytest.fixture
 def ready(clean: Editor) -> Editor:
     """The shared editor with a counted file."""
-    clean.edit("a.md", HELLO)
-    clean.wait_tokens(4)
+    clean.edit("a.md", HELLO, tokens=4)
     return clean
 
 
@@ -98,8 +97,7 @@ def test_reset_forgets_the_conversation(ready: Editor) -> None:
 @pytest.fixture
 def unused(editor: Editor) -> Editor:
     """An editor whose server has no conversations and calls yet."""
-    editor.edit("a.md", HELLO)
-    editor.wait_tokens(4)
+    editor.edit("a.md", HELLO, tokens=4)
     return editor
 
 
@@ -147,8 +145,7 @@ def test_cost_shows_each_row(unused: Editor) -> None:
 def test_model_applies_at_once(ready: Editor) -> None:
     ready.command("TokenSidecar model gpt-4")
     ready.wait_message("counting for gpt-4")
-    ready.edit("b.md", "日本語\n")
-    ready.wait_tokens(truth("日本語\n", "cl100k_base"))
+    ready.edit("b.md", "日本語\n", tokens=truth("日本語\n", "cl100k_base"))
     ready.command("TokenSidecar count")
     ready.wait_message(f"{truth('日本語' + chr(10), 'cl100k_base')} tokens (exact, gpt-4)")
 
@@ -211,16 +208,14 @@ def edit_with_budget(editor: Editor, text: str, budget: int) -> None:
     """Open a file in a project of its own, which has a budget, and wait for the count."""
     rule = f'[[budget]]\nfiles = "*.md"\nmax-tokens = {budget}\n'
     editor.write("project/.token-sidecar.toml", rule)
-    editor.edit("project/AGENTS.md", text)
-    editor.wait_tokens(truth(text))
+    editor.edit("project/AGENTS.md", text, tokens=truth(text))
 
 
 def test_a_range_is_counted_and_fitted_for_the_model_of_the_status(clean: Editor) -> None:
     rule = '[[budget]]\nfiles = "*.md"\nmax-tokens = 5000\nmodel = "gpt-4"\n'
     clean.write("project/.token-sidecar.toml", f'model = "gpt-5"\n{rule}')
     text = "Ich esse gern süße Äpfel.\n" * 9  # the two models' counts differ
-    clean.edit("project/AGENTS.md", text)
-    clean.wait_tokens(truth(text, "cl100k_base"))
+    clean.edit("project/AGENTS.md", text, tokens=truth(text, "cl100k_base"))
     part = "Ich esse gern süße Äpfel.\n" * 3
     assert clean.count("2,4TokenSidecar count") == truth(part, "cl100k_base") != truth(part)
     clean.lua("_G.messages = {}")
@@ -263,8 +258,7 @@ LONG = "".join(f"This is line number {n} of a long file.\n" for n in range(400))
 
 @pytest.mark.parametrize("mode", ["start", "middle", "end"])
 def test_fit_to_a_number(ready: Editor, mode: str) -> None:
-    ready.edit("long.md", LONG)
-    ready.wait_tokens(truth(LONG))
+    ready.edit("long.md", LONG, tokens=truth(LONG))
     ready.command(f"TokenSidecar fit 100 {mode}")
     wait_for(lambda: ready.text() != LONG, "the fitted text")
     fitted = ready.text()
@@ -476,8 +470,7 @@ def test_a_setting_that_is_ignored_is_a_warning_in_health(unused: Editor) -> Non
 
 def test_the_selection_is_counted_next_to_the_document(clean: Editor) -> None:
     clean.lua("vim.g.token_sidecar_selection = true")
-    clean.edit("a.md", "alpha beta gamma\nshort\n")
-    clean.wait_tokens(truth("alpha beta gamma\nshort\n"))
+    clean.edit("a.md", "alpha beta gamma\nshort\n", tokens=truth("alpha beta gamma\nshort\n"))
     clean.keys("gg0vee")
     expected = f"alpha beta gamma {truth('alpha beta')} tokens"
     wait_for(lambda: clean.screen()[0] == expected, f"{expected!r}, {clean.screen()[0]!r}")
@@ -494,8 +487,7 @@ def test_the_selection_is_counted_next_to_the_document(clean: Editor) -> None:
 
 def test_a_stale_selection_count_is_not_shown_for_another_selection(clean: Editor) -> None:
     clean.lua("vim.g.token_sidecar_selection = true")
-    clean.edit("a.md", "alpha beta gamma\nshort\n")
-    clean.wait_tokens(truth("alpha beta gamma\nshort\n"))
+    clean.edit("a.md", "alpha beta gamma\nshort\n", tokens=truth("alpha beta gamma\nshort\n"))
     clean.lua("""
       local client = require('token_sidecar.server').clients()[1]
       local request = client.request
@@ -523,8 +515,7 @@ def test_a_stale_selection_count_is_not_shown_for_another_selection(clean: Edito
 def test_a_disabled_selection_count_disappears(clean: Editor) -> None:
     clean.lua("""vim.g.token_sidecar_selection = true
       vim.keymap.set('x', 'x', '<Plug>(token-sidecar-selection)')""")
-    clean.edit("a.md", "alpha beta gamma\n")
-    clean.wait_tokens(truth("alpha beta gamma\n"))
+    clean.edit("a.md", "alpha beta gamma\n", tokens=truth("alpha beta gamma\n"))
     clean.keys("gg0vee")
     wait_for(lambda: "tokens" in clean.screen()[0], "the count")
     clean.keys("x")
@@ -534,8 +525,7 @@ def test_a_disabled_selection_count_disappears(clean: Editor) -> None:
 def test_settings_of_the_editor_reach_the_server(open_editor: Callable[..., Editor]) -> None:
     editor = open_editor("""
       vim.lsp.config('token_sidecar', { settings = { tokenSidecar = { model = 'gpt-4' } } })""")
-    editor.edit("a.md", "日本語\n")
-    editor.wait_tokens(truth("日本語\n", "cl100k_base"))
+    editor.edit("a.md", "日本語\n", tokens=truth("日本語\n", "cl100k_base"))
     editor.command("TokenSidecar count")
     editor.wait_message("(exact, gpt-4)")
 
@@ -710,8 +700,7 @@ def test_a_probe_explains_why_a_server_does_not_count_and_what_to_do(
 
 def test_the_log_level_is_a_setting(open_editor: Callable[..., Editor]) -> None:
     editor = open_editor("vim.g.token_sidecar_log_level = 'debug'")
-    editor.edit("a.md", HELLO)
-    editor.wait_tokens(4)
+    editor.edit("a.md", HELLO, tokens=4)
     (pid,) = editor.server_pids()
     command = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").split("\0")
     assert command[-3:-1] == ["--log-level", "debug"]

@@ -1,4 +1,4 @@
-"""Tests that the count is right after a user opens files and types."""
+"""Tests that counts are right after a user opens files and types, and for ranges and selections."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from tests.truth import truth
 
 
 def test_the_count_follows_typing(clean: Editor) -> None:
-    clean.edit("prompt.md", "Hello, world!\n")
-    clean.wait_tokens(4)
+    clean.edit("prompt.md", "Hello, world!\n", tokens=4)
     clean.keys("GoHow many tokens is this?<Esc>")
     clean.wait_tokens(truth("Hello, world!\nHow many tokens is this?\n"))
     clean.keys("ggdd")
@@ -31,8 +30,7 @@ def test_the_count_follows_typing(clean: Editor) -> None:
     ],
 )
 def test_unusual_characters_are_counted(clean: Editor, typed: str) -> None:
-    clean.edit("a.py", f"{typed}\n")
-    clean.wait_tokens(truth(f"{typed}\n"))
+    clean.edit("a.py", f"{typed}\n", tokens=truth(f"{typed}\n"))
     clean.lua("vim.api.nvim_buf_set_lines(0, 0, 0, true, {...})", typed)
     clean.lua("vim.api.nvim_buf_set_text(0, 1, 0, 1, 0, {'ab', ''})")
     clean.wait_tokens(truth(f"{typed}\nab\n{typed}\n"))
@@ -66,8 +64,7 @@ def test_bytes_that_are_not_utf_8_are_counted_as_the_command_counts_them(clean: 
 
 
 def test_a_file_without_a_final_newline_is_counted(clean: Editor) -> None:
-    clean.edit("bare.txt", "no newline here\n\n\nend")
-    clean.wait_tokens(truth("no newline here\n\n\nend"))
+    clean.edit("bare.txt", "no newline here\n\n\nend", tokens=truth("no newline here\n\n\nend"))
 
 
 @pytest.mark.parametrize("name", ["no-type-at-all", "notes.unheardof", "new-and-empty.md"])
@@ -84,8 +81,7 @@ def test_a_new_buffer_is_counted_once_it_has_a_name(clean: Editor) -> None:
 
 
 def test_scratch_buffers_are_ignored(clean: Editor) -> None:
-    clean.edit("a.md", "Hello, world!\n")
-    clean.wait_tokens(4)
+    clean.edit("a.md", "Hello, world!\n", tokens=4)
     clean.command("new | set filetype=markdown")
     clean.lua("vim.wait(200)")
     assert clean.lua("return #vim.lsp.get_clients({ bufnr = 0 })") == 0
@@ -95,10 +91,8 @@ def test_scratch_buffers_are_ignored(clean: Editor) -> None:
 
 
 def test_two_buffers_keep_their_own_numbers(clean: Editor) -> None:
-    clean.edit("a.md", "Hello, world!\n")
-    clean.wait_tokens(4)
-    clean.edit("b.md", "one two three\n")
-    clean.wait_tokens(truth("one two three\n"))
+    clean.edit("a.md", "Hello, world!\n", tokens=4)
+    clean.edit("b.md", "one two three\n", tokens=truth("one two three\n"))
     clean.command("buffer #")
     assert clean.tokens() == 4
     assert len(clean.server_pids()) == 1
@@ -115,16 +109,14 @@ def test_big_paste_and_undo(clean: Editor) -> None:
 
 
 def test_a_buffer_reloaded_from_disk_is_counted(clean: Editor) -> None:
-    clean.edit("a.txt", "Hello, world!\n")
-    clean.wait_tokens(4)
+    clean.edit("a.txt", "Hello, world!\n", tokens=4)
     clean.write("a.txt", "quite another text\n")
     clean.command("edit!")
     clean.wait_tokens(truth("quite another text\n"))
 
 
 def test_changed_line_ends_are_counted_at_once(clean: Editor) -> None:
-    clean.edit("a.txt", "one\ntwo\n\n\nthree\n")
-    clean.wait_tokens(truth("one\ntwo\n\n\nthree\n"))
+    clean.edit("a.txt", "one\ntwo\n\n\nthree\n", tokens=truth("one\ntwo\n\n\nthree\n"))
     clean.command("set fileformat=dos")
     clean.wait_tokens(truth("one\r\ntwo\r\n\r\n\r\nthree\r\n"))
     clean.command("set fileformat=unix | set fileformat=dos | normal! ggOzero")
@@ -134,8 +126,7 @@ def test_changed_line_ends_are_counted_at_once(clean: Editor) -> None:
 
 
 def test_a_renamed_buffer_is_followed(clean: Editor) -> None:
-    clean.edit("a.txt", "Hello, world!\n")
-    clean.wait_tokens(4)
+    clean.edit("a.txt", "Hello, world!\n", tokens=4)
     clean.command(f"file {clean.workspace / 'b.txt'}")
     clean.keys("Goone two three<Esc>")
     clean.wait_tokens(truth("Hello, world!\none two three\n"))
@@ -145,3 +136,105 @@ def test_a_renamed_buffer_is_followed(clean: Editor) -> None:
     assert clean.status()["uri"].endswith("/c.txt")
     assert len(clean.server_pids()) == 1
     assert clean.messages() == []
+
+
+TEXT = "alpha beta gamma\nshort\n\n日本語 and 🦜 birds\n\ttabbed delta epsilon\nlast line\n"
+
+
+@pytest.fixture
+def ready(clean: Editor) -> Editor:
+    clean.edit("a.txt", TEXT, tokens=truth(TEXT))
+    return clean
+
+
+def test_the_whole_buffer_is_counted_in_one_message(ready: Editor) -> None:
+    assert ready.count() == truth(TEXT)
+    (message,) = ready.messages()
+    assert message == f"token-sidecar: {truth(TEXT)} tokens (exact, gpt-5)"
+
+
+def test_an_edit_just_before_is_counted(ready: Editor) -> None:
+    ready.lua("vim.api.nvim_buf_set_lines(0, 0, 0, true, { 'a line before' })")
+    assert ready.count() == truth("a line before\n" + TEXT)
+
+
+def test_a_range_of_lines_is_counted(ready: Editor) -> None:
+    assert ready.count("2,4TokenSidecar count") == truth("short\n\n日本語 and 🦜 birds\n")
+    assert ready.count("6TokenSidecar count") == truth("last line\n")
+    assert ready.count("%TokenSidecar count") == truth(TEXT)
+
+
+@pytest.mark.parametrize(
+    ("keys", "selected"),
+    [
+        ("gg0wve", "beta"),
+        ("gg0wvj0", "beta gamma\ns"),
+        ("gg0v$", "alpha beta gamma\n"),
+        ("gg0v2j", "alpha beta gamma\nshort\n\n"),
+        ("4G0lv3l", "本語 a"),
+        ("4G$hhhhhhv", "🦜"),
+        ("4G0v$", "日本語 and 🦜 birds\n"),
+        ("G0v$", "last line"),
+        ("ggVj", "alpha beta gamma\nshort\n"),
+        ("GV", "last line\n"),
+        ("gg0ll<C-v>jl", "ph\nor"),  # a block has the same screen columns in each line
+        ("gg0ll<C-v>3jl", "pha \nort\n\n本語"),
+        ("gg0ll<C-v>j$", "pha beta gamma\nort"),
+        ("4G0<C-v>jl", "日本語 an\n\tt"),
+    ],
+)
+def test_exactly_the_selected_text_is_counted(ready: Editor, keys: str, selected: str) -> None:
+    ready.normal(keys + "<Esc>")
+    before = ready.lua("return { vim.fn.getreginfo(), vim.fn.winsaveview(), vim.b.changedtick }")
+    sent = ready.lua(
+        "return require('token_sidecar.selection').of_command(...)",
+        {"range": 2, "line1": ready.lua("return vim.fn.line(\"'<\")"),
+         "line2": ready.lua("return vim.fn.line(\"'>\")")},
+    )  # fmt: skip
+    assert sent == selected
+    assert ready.count("'<,'>TokenSidecar count") == truth(selected)
+    assert before == ready.lua(
+        "return { vim.fn.getreginfo(), vim.fn.winsaveview(), vim.b.changedtick }"
+    )
+
+
+def test_characterwise_selections_are_what_vim_yanks(ready: Editor) -> None:
+    for row in range(2, 7):
+        for keys in (f"{row}G0v", f"{row}G0v$", f"{row}G$v", f"{row}G0vk", f"ggv{row}G$"):
+            ready.normal(keys + '"zy')
+            yanked = ready.lua("return vim.fn.getreg('z')")
+            ready.normal(keys + "<Esc>")
+            sent = ready.lua("""
+                return require('token_sidecar.selection').of_command({
+                  range = 2, line1 = vim.fn.line("'<"), line2 = vim.fn.line("'>") })""")
+            assert sent == yanked, keys
+
+
+def test_an_exclusive_selection_is_counted(ready: Editor) -> None:
+    ready.command("set selection=exclusive")
+    ready.normal("gg0vw<Esc>")
+    assert ready.count("'<,'>TokenSidecar count") == truth("alpha ")
+
+
+def test_line_ends_of_a_dos_file_are_counted(clean: Editor) -> None:
+    clean.edit("dos.txt", b"one\r\ntwo\r\nthree\r\n", tokens=truth("one\r\ntwo\r\nthree\r\n"))
+    clean.normal("gg0lvj<Esc>")
+    assert clean.count("'<,'>TokenSidecar count") == truth("ne\r\ntw")
+    assert clean.count("2,3TokenSidecar count") == truth("two\r\nthree\r\n")
+
+
+def test_a_buffer_without_a_file_is_counted(clean: Editor) -> None:
+    clean.lua("vim.api.nvim_buf_set_lines(0, 0, -1, true, { 'Hello, world!' })")
+    assert clean.count() == truth("Hello, world!\n")
+    assert clean.lua("return #vim.lsp.get_clients({ bufnr = 0 })") == 0
+
+
+def test_a_selection_can_be_counted_from_the_keyboard(ready: Editor) -> None:
+    ready.keys("ggwve:TokenSidecar count<CR>")
+    assert "selection: " in ready.wait_message(f" {truth('beta')} token")
+
+
+def test_unknown_subcommands_are_reported(editor: Editor) -> None:
+    editor.errors_expected = True
+    editor.command("TokenSidecar frobnicate")
+    assert "no command frobnicate" in editor.wait_message("frobnicate")

@@ -55,15 +55,13 @@ def test_nothing_in_a_hostile_folder_runs(
     opened: Editor, repository: Hostile, trace: Trace
 ) -> None:
     """Nothing in the folder is run, and the server opens no network connections."""
-    opened.edit("CLAUDE.md")
-    opened.wait_tokens(truth(hostile.PROMPT * 2))
+    opened.edit("CLAUDE.md", tokens=truth(hostile.PROMPT * 2))
     (pid,) = opened.server_pids()
     assert os.readlink(f"/proc/{pid}/cwd") == str(Path.home().resolve())
     assert opened.count() == truth(hostile.PROMPT * 2)
     opened.command("TokenSidecar restart")
     wait_for(lambda: opened.server_pids() not in ([], [pid]), "another process")
-    opened.edit("bin/../lazy.md")
-    opened.wait_tokens(truth(hostile.LAZY * 2))
+    opened.edit("bin/../lazy.md", tokens=truth(hostile.LAZY * 2))
     opened.command("checkhealth token_sidecar")
     about_the_server = str(opened.lua(HEALTH)).partition("token-sidecar: configuration")
     assert about_the_server[1]
@@ -83,8 +81,7 @@ def test_hostile_settings_files_do_not_block_the_editor(
     (tmp_path / "editor").mkdir()
     editor = Editor(tmp_path / "editor", workspace=repository.root)
     for name in hostile.BAD_FILES:
-        editor.edit(f"bad/{name}/CLAUDE.md")
-        editor.wait_tokens(truth(hostile.PROMPT))
+        editor.edit(f"bad/{name}/CLAUDE.md", tokens=truth(hostile.PROMPT))
     seen = "".join([*editor.messages(), *editor.screen(), editor.describe()])
     seen += str(editor.lua("return vim.inspect(vim.diagnostic.get())"))
     assert hostile.PLANTED not in seen
@@ -102,8 +99,7 @@ def test_a_configured_command_is_found_outside_the_folder(
     }
     (tmp_path / "editor").mkdir()
     editor = Editor(tmp_path / "editor", env=env, workspace=repository.root)
-    editor.edit("CLAUDE.md")
-    editor.wait_tokens(truth(hostile.PROMPT * 2))
+    editor.edit("CLAUDE.md", tokens=truth(hostile.PROMPT * 2))
     assert repository.fired() == set()
     editor.close()
 

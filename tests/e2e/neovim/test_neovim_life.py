@@ -24,8 +24,7 @@ OURS_LOADED = """
 @pytest.fixture
 def running(clean: Editor) -> Editor:
     """The shared editor with a counted file and one server."""
-    clean.edit("a.txt", "Hello, world!\n")
-    clean.wait_tokens(4)
+    clean.edit("a.txt", "Hello, world!\n", tokens=4)
     wait_for(lambda: len(clean.server_pids()) == 1, "the servers of earlier tests to exit")
     return clean
 
@@ -35,8 +34,7 @@ def test_nothing_is_loaded_before_a_file_is_shown(open_editor: Callable[..., Edi
     assert editor.lua(OURS_LOADED) == []
     assert editor.lua("return package.loaded['vim.lsp'] == nil")
     assert editor.server_pids() == []
-    editor.edit("a.md", "Hello, world!\n")
-    editor.wait_tokens(4)
+    editor.edit("a.md", "Hello, world!\n", tokens=4)
     assert len(editor.server_pids()) == 1
 
 
@@ -56,10 +54,8 @@ def test_startup_reads_one_of_our_files(tmp_path: Path) -> None:
 
 def test_enabling_the_server_by_hand_works(open_editor: Callable[..., Editor]) -> None:
     editor = open_editor("vim.g.token_sidecar_enabled = false; vim.lsp.enable('token_sidecar')")
-    editor.edit("a.md", "Hello, world!\n")
-    editor.wait_tokens(4)
-    editor.edit("no-type", "one two three\n")
-    editor.wait_tokens(truth("one two three\n"))
+    editor.edit("a.md", "Hello, world!\n", tokens=4)
+    editor.edit("no-type", "one two three\n", tokens=truth("one two three\n"))
 
 
 def test_a_user_without_a_home_gets_counts(open_editor: Callable[..., Editor]) -> None:
@@ -67,8 +63,7 @@ def test_a_user_without_a_home_gets_counts(open_editor: Callable[..., Editor]) -
     the workspace.
     """
     editor = open_editor(HOME="/nonexistent")
-    editor.edit("a.md", "Hello, world!\n")
-    editor.wait_tokens(4)
+    editor.edit("a.md", "Hello, world!\n", tokens=4)
     [pid] = editor.server_pids()
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
     editor.command("checkhealth token_sidecar")
@@ -88,8 +83,7 @@ def test_the_plugin_can_be_disabled(open_editor: Callable[..., Editor]) -> None:
 
 
 def test_disabling_lasts(editor: Editor) -> None:
-    editor.edit("a.md", "Hello, world!\n")
-    editor.wait_tokens(4)
+    editor.edit("a.md", "Hello, world!\n", tokens=4)
     editor.lua("vim.lsp.enable('token_sidecar', false)")
     wait_for(lambda: editor.server_pids() == [], "the server to exit")
     assert editor.variable("token_sidecar_status") is None
@@ -104,8 +98,7 @@ def test_filetypes_can_be_chosen(open_editor: Callable[..., Editor]) -> None:
     editor = open_editor("vim.lsp.config('token_sidecar', { filetypes = { 'markdown' } })")
     editor.edit("no-type", "one\n")
     editor.edit("a.py", "one\n")
-    editor.edit("a.md", "Hello, world!\n")
-    editor.wait_tokens(4)
+    editor.edit("a.md", "Hello, world!\n", tokens=4)
     attached = editor.lua(
         "return vim.tbl_keys(vim.lsp.get_clients({ name = 'token_sidecar' })[1].attached_buffers)"
     )
@@ -123,10 +116,8 @@ def test_a_plugin_loaded_late_attaches_to_open_files(open_editor: Callable[..., 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_server_is_restarted_with_one_message(editor: Editor, number: int) -> None:
-    editor.edit("a.md", "Hello, world!\n")
-    editor.wait_tokens(4)
-    editor.edit("b", "one two three\n")
-    editor.wait_tokens(truth("one two three\n"))
+    editor.edit("a.md", "Hello, world!\n", tokens=4)
+    editor.edit("b", "one two three\n", tokens=truth("one two three\n"))
     (pid,) = editor.server_pids()
     os.kill(pid, number)
     editor.wait_message("restarting (1 of 3)")
@@ -158,21 +149,10 @@ def test_the_fourth_crash_within_three_minutes_is_final(editor: Editor) -> None:
     assert editor.server_pids() == []
     assert len(editor.messages()) == 4
     editor.edit("a.md")
-    editor.command("TokenSidecar restart")
-    editor.wait_tokens(4)
-    editor.wait_message("the server was restarted")
-    assert len(editor.messages()) == 5
-
-
-def test_a_user_command_starts_the_server_after_the_last_restart(editor: Editor) -> None:
-    editor.edit("a.md", "Hello, world!\n")
-    for nth in range(4):
-        editor.wait_tokens(4)
-        os.kill(editor.server_pids()[0], signal.SIGKILL)
-        editor.wait_message(f"restarting ({nth + 1} of 3)" if nth < 3 else ":TokenSidecar restart")
     editor.command("TokenSidecar count")
     editor.wait_message("4 tokens (exact, gpt-5)")
     editor.wait_tokens(4)
+    assert len(editor.messages()) == 5
 
 
 def test_a_python_interpreter_is_probed_for_the_module_at_once(
@@ -195,20 +175,17 @@ def test_a_python_interpreter_is_probed_for_the_module_at_once(
         TOKEN_SIDECAR_CMD="",
         PATH=f"{python.parent}:/usr/bin:/bin",
     )
-    editor.edit("first.md", "Hello, world!\n")
-    editor.wait_tokens(4)
+    editor.edit("first.md", "Hello, world!\n", tokens=4)
     asked = editor.lua("return _G.probes")
     assert asked >= 1
     for number in range(4):
-        editor.edit(f"{number}.md", "Hello, world!\n")
-        editor.wait_tokens(4)
+        editor.edit(f"{number}.md", "Hello, world!\n", tokens=4)
     assert editor.lua("return _G.probes") == asked
 
 
 @pytest.mark.parametrize("end", ["kill", "restart"])
 def test_the_chosen_model_outlives_the_server(running: Editor, end: str) -> None:
-    running.edit("a.md", "日本語\n")
-    running.wait_tokens(truth("日本語\n"))
+    running.edit("a.md", "日本語\n", tokens=truth("日本語\n"))
     running.command("TokenSidecar model gpt-4")
     tokens = truth("日本語\n", "cl100k_base")
     assert tokens != truth("日本語\n")
@@ -311,8 +288,7 @@ def test_a_workspace_folder_named_sidecar_is_not_run(
     trap = editor.write("sidecar/__init__.py", "raise SystemExit('the wrong package')\n").parent
     (trap / "__main__.py").write_text("raise SystemExit('the wrong package')\n")
     editor.command(f"cd {editor.workspace}")
-    editor.edit("a.md", "Hello, world!\n")
-    editor.wait_tokens(4)
+    editor.edit("a.md", "Hello, world!\n", tokens=4)
 
 
 def test_the_plain_configuration_of_the_help_works_without_the_plugin(
@@ -342,8 +318,7 @@ def test_two_folders_have_separate_servers(editor: Editor) -> None:
     for name, budget in (("one", 100), ("two", 3)):
         rule = f'[[budget]]\nfiles = "*.md"\nmax-tokens = {budget}\n'
         editor.write(f"{name}/.token-sidecar.toml", rule)
-        editor.edit(f"{name}/a.md", "Hello, world!\n")
-        editor.wait_tokens(4)
+        editor.edit(f"{name}/a.md", "Hello, world!\n", tokens=4)
         status = wait_for(lambda: editor.status()["document"]["budget"], "the budget")
         assert status == budget
         assert editor.status()["workspace"].endswith(f"/{name}")
@@ -355,8 +330,7 @@ def test_two_folders_have_separate_servers(editor: Editor) -> None:
 
 def test_leaving_neovim_stops_the_server(open_editor: Callable[..., Editor]) -> None:
     editor = open_editor()
-    editor.edit("a.md", "Hello, world!\n")
-    editor.wait_tokens(4)
+    editor.edit("a.md", "Hello, world!\n", tokens=4)
     (pid,) = editor.server_pids()
     editor.close()
     wait_for(lambda: not os.path.exists(f"/proc/{pid}"), "the server to exit")

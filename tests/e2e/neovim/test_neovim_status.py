@@ -18,8 +18,7 @@ def without_nulls(value: Any) -> Any:
 
 
 def test_variables_hold_the_last_update_unchanged(clean: Editor) -> None:
-    clean.edit("a.md", LONG)
-    clean.wait_tokens(truth(LONG))
+    clean.edit("a.md", LONG, tokens=truth(LONG))
     clean.lua("""
       local handlers = require('token_sidecar.server').clients()[1].handlers
       local update = handlers['status/update']
@@ -36,17 +35,11 @@ def test_variables_hold_the_last_update_unchanged(clean: Editor) -> None:
     shown = clean.status()
     # Neovim's decoder drops null fields, so the test adds them again.
     assert without_nulls(shown) == without_nulls(sent)
-    assert shown["document"].keys() >= {"tokens", "method", "percent", "budget", "tooltip"}
-    assert shown.keys() == {
-        "workspace", "uri", "version", "text", "severity", "document", "context", "cost",
-        "cache", "costRevision", "model",
-    }  # fmt: skip
 
 
 def test_every_status_part_has_all_its_members(clean: Editor) -> None:
     """The status in Neovim has every field of the schema, including null fields."""
-    clean.edit("a.md", LONG)
-    clean.wait_tokens(truth(LONG))
+    clean.edit("a.md", LONG, tokens=truth(LONG))
     ask = "return require('token_sidecar.server').clients()[1]:request_sync(...)"
     usage = {"input_tokens": 10, "output_tokens": 1}
     record = {"model": "gpt-5", "usage": usage}
@@ -63,18 +56,15 @@ def test_every_status_part_has_all_its_members(clean: Editor) -> None:
 
 
 def test_the_status_line_is_redrawn_without_a_key_press(clean: Editor) -> None:
-    clean.edit("a.md", "Hello, world!\n")
-    clean.wait_tokens(4)
+    clean.edit("a.md", "Hello, world!\n", tokens=4)
     status_line = clean.screen()[-2]
     assert "a.md|4 tokens" in status_line
 
 
 def test_windows_on_other_buffers_are_redrawn(clean: Editor) -> None:
-    clean.edit("a.md", "Hello, world!\n")
-    clean.wait_tokens(4)
+    clean.edit("a.md", "Hello, world!\n", tokens=4)
     clean.command("set columns=160 | vsplit")
-    clean.edit("b.md", LONG)
-    clean.wait_tokens(truth(LONG))
+    clean.edit("b.md", LONG, tokens=truth(LONG))
     last = clean.screen()[-2]
     assert "a.md|4 tokens" in last
     assert f"b.md|{truth(LONG):,} tokens" in last
@@ -87,8 +77,7 @@ def test_the_autocommand_carries_buffer_and_status(clean: Editor) -> None:
         local kept = vim.b[e.data.buf].token_sidecar_status
         table.insert(_G.seen, { e.data.buf, e.data.status.text, kept })
       end })""")
-    clean.edit("a.md", "Hello, world!\n")
-    clean.wait_tokens(4)
+    clean.edit("a.md", "Hello, world!\n", tokens=4)
     seen = clean.lua("return _G.seen")
     buffer, text, variable = seen[-1]
     assert (buffer, text, variable) == (
@@ -100,8 +89,7 @@ def test_the_autocommand_carries_buffer_and_status(clean: Editor) -> None:
 
 
 def test_a_cold_cache_has_an_event_and_a_part_but_no_message(clean: Editor) -> None:
-    clean.edit("a.md", "Hello, world!\n")
-    clean.wait_tokens(4)
+    clean.edit("a.md", "Hello, world!\n", tokens=4)
     clean.lua("""
       vim.api.nvim_create_autocmd('User', { pattern = 'TokenSidecarCold', callback = function(e)
         _G.cold = e.data.message
@@ -123,8 +111,7 @@ def test_a_cold_cache_has_an_event_and_a_part_but_no_message(clean: Editor) -> N
 
 def test_lualine_component_reads_and_escapes(clean: Editor) -> None:
     """lualine loads `lualine.components.NAME`, and displays its function's result."""
-    clean.edit("a.md", "Hello, world!\n")
-    clean.wait_tokens(4)
+    clean.edit("a.md", "Hello, world!\n", tokens=4)
     clean.lua("vim.b.token_sidecar_status = '12,345 tokens (62 %)'")
     clean.lua("""
       local component = require('lualine.components.token_sidecar')
@@ -156,8 +143,7 @@ def test_the_help_is_available(clean: Editor) -> None:
 
 
 def test_health_names_version_and_state(editor: Editor) -> None:
-    editor.edit("a.md", "Hello, world!\n")
-    editor.wait_tokens(4)
+    editor.edit("a.md", "Hello, world!\n", tokens=4)
     (editor.folder / "config.toml").write_text("")
     editor.command("checkhealth token_sidecar")
     report = wait_for(

@@ -138,20 +138,6 @@ def test_counts_work_without_a_network(tmp_path: Path, monkeypatch: pytest.Monke
     client.end_streams()
 
 
-def test_no_buffer_text_is_logged_at_debug_level() -> None:
-    noisy = StdioClient([*SERVER, "--log-level", "DEBUG"], stderr=subprocess.PIPE)
-    noisy.initialize()
-    noisy.open("SECRET buffer")
-    noisy.request("tokens/count", {"textDocument": {"uri": URI}})
-    noisy.send_raw(frame({"jsonrpc": "2.0", "id": 1, "method": "x", "params": "SECRET"})[:-3])
-    noisy.send_raw(b"   ")
-    noisy.close()
-    errors = noisy.errors()
-    assert b"WARNING sidecar.server.protocol: rejected a message" in errors
-    assert b"SECRET" not in errors
-    noisy.end_streams()
-
-
 def test_requests_are_answered_while_a_large_document_is_opened(client: StdioClient) -> None:
     client.initialize()
     big = "".join(f"value_{n} = compute({n}) + {n * 7}\n" for n in range(100_000))

@@ -302,13 +302,18 @@ class Window:
         """Run JavaScript in the Node process. The code can use `page` and `args`."""
         return self.browser.run(code, *args)
 
-    def show(self, name: str, text: str | None = None) -> Path:
-        """Open a workspace file in the editor. If `text` is given, write it to the file first."""
+    def show(self, name: str, text: str | None = None, *, status: str | None = None) -> Path:
+        """Open a workspace file in the editor, and wait until its status starts with `status`.
+
+        If `text` is given, write it to the file first.
+        """
         path = (self.root if self.root.is_dir() else self.root.parent) / name
         if text is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text.encode())
         self.host("await vscode.window.showTextDocument(vscode.Uri.file(args[0]))", str(path))
+        if status is not None:
+            self.wait_status(status)
         return path
 
     def focus(self) -> None:

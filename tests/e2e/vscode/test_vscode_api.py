@@ -1,7 +1,8 @@
-"""Tests the session commands, and the extension's API as used by the sample extension."""
+"""Tests the session commands, the API used by the sample extension, and the MCP server."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -9,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from tests.e2e.vscode.harness import EXTENSION, Window, wait_for
+from tests.truth import truth
 
 SAMPLE = """
     const found = vscode.extensions.getExtension("token-sidecar.token-sidecar-sample");
@@ -36,8 +38,7 @@ REPLY = {
 @pytest.fixture
 def notes(window: Window) -> Window:
     """A window with a document that has been counted."""
-    window.show("notes.md", "Hello, world!\n")
-    window.wait_status("4 tokens")
+    window.show("notes.md", "Hello, world!\n", status="4 tokens")
     return window
 
 
@@ -75,3 +76,27 @@ def test_a_plan_for_a_context_that_fits_reports_that(notes: Window) -> None:
     assert plan["text"].startswith("Nothing to remove")
     said = "Nothing to remove"
     wait_for(lambda: any(text.startswith(said) for text in notes.messages()), notes.messages)
+
+
+START = """
+    const found = () => vscode.lm.tools.map(({ name }) => name).filter((name) => name.endsWith(args[0]));
+    return await until(async () => {
+      // VS Code may not have asked the extension for its servers yet.
+      await vscode.commands.executeCommand("workbench.mcp.startServer", "*", { waitForLiveTools: true });
+      return found().length > 0 && found();
+    });
+"""
+CALL = """
+    const tool = vscode.lm.tools.find(({ name }) => name.endsWith("count_tokens"));
+    const result = await vscode.lm.invokeTool(tool.name, { input: args[0] });
+    return result.content.map((part) => part.value ?? "").join("");
+"""
+
+
+def test_agents_in_vscode_can_call_the_tools(window: Window) -> None:
+    names = window.host(START, "count_tokens")
+    assert len(names) == 1
+    text = "Tokens that an agent asks for.\n"
+    # If a result has structured content, VS Code does not pass on the result's text.
+    answer = json.loads(window.host(CALL, {"text": text}))
+    assert (answer["tokens"], answer["method"]) == (truth(text), "exact")

@@ -76,8 +76,7 @@ def test_an_exceeded_budget_is_fixed_and_undone(window: Window, project_file: Pa
     """A warning starts where the budget ends. The fix shortens the text, and undo restores it."""
     assert BUDGET < O200K.count_whole(TEXT) < 2 * BUDGET + 30
     project_file.write_text(CONFIGURATION)
-    window.show("AGENTS.md", TEXT[:60])
-    window.wait_status(f"{O200K.count_whole(TEXT[:60])} tokens")
+    window.show("AGENTS.md", TEXT[:60], status=f"{O200K.count_whole(TEXT[:60])} tokens")
     wait_for(lambda: diagnostics(window) == [], "the end of the previous test's diagnostics")
     window.focus()
     window.page("await page.keyboard.press('Control+End')")
@@ -113,8 +112,7 @@ def test_an_exceeded_budget_is_fixed_and_undone(window: Window, project_file: Pa
 
 
 def test_fit_without_a_budget_asks_for_a_size(window: Window) -> None:
-    window.show("plain.md", TEXT)
-    window.wait_status(f"{O200K.count_whole(TEXT)} tokens")
+    window.show("plain.md", TEXT, status=f"{O200K.count_whole(TEXT)} tokens")
     window.host("void vscode.commands.executeCommand('tokenSidecar.fitToBudget')")
     window.page("await page.locator('.quick-input-widget input').waitFor()")
     window.page("await page.keyboard.type('40'); await page.keyboard.press('Enter')")

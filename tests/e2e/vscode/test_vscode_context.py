@@ -25,8 +25,7 @@ def talking(module_window: Window) -> Iterator[Window]:
     """A window with a conversation whose usage has been reported."""
     window = module_window
     window.tidy()
-    window.show("notes.md", TEXT)
-    window.wait_status(O200K)
+    window.show("notes.md", TEXT, status=O200K)
     window.ask("context/set", session="s1", model="gpt-5", systemPrompt="Be brief.")
     window.ask("context/append", session="s1", turns=TURNS, usage=USAGE)
     yield window
@@ -136,8 +135,7 @@ def test_probe_explains_why_a_server_does_not_count(window: Window) -> None:
         "tokenSidecar.endpoint": [{"url": "http://127.0.0.1:9", "models": ["qwen-*"]}],
     }
     window.server.configure(settings)
-    window.show("probed.md", TEXT)
-    window.wait_status("~")
+    window.show("probed.md", TEXT, status="~")
     probe = "await vscode.commands.executeCommand('tokenSidecar.probeEndpoints')"
     rows = "page.locator('.quick-input-list-entry')"
 

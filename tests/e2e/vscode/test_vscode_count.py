@@ -1,4 +1,4 @@
-"""Tests exact counts in a real VS Code while text is typed."""
+"""Tests exact counts in a real VS Code while text is typed, also in hints and code lenses."""
 
 from __future__ import annotations
 
@@ -58,8 +58,7 @@ def test_typing_shows_the_exact_count(window: Window) -> None:
 
 def test_edits_after_wide_characters_are_applied_at_the_right_place(window: Window) -> None:
     """The document contains CJK characters, emoji and CRLF line endings."""
-    window.show("mixed.md", MIXED)
-    window.wait_status(exact(MIXED))
+    window.show("mixed.md", MIXED, status=exact(MIXED))
     edits = """
         const editor = vscode.window.activeTextEditor;
         const at = (line, from, to) => new vscode.Range(line, from, line, to);
@@ -82,8 +81,7 @@ def test_edits_after_wide_characters_are_applied_at_the_right_place(window: Wind
 
 
 def test_undo_is_counted_and_a_closed_document_disappears(window: Window) -> None:
-    window.show("undo.md", "one two three\n")
-    window.wait_status(exact("one two three\n"))
+    window.show("undo.md", "one two three\n", status=exact("one two three\n"))
     window.focus()
     window.page("await page.keyboard.type('four')")
     window.wait_status(exact("fourone two three\n"))
@@ -101,8 +99,7 @@ def test_an_untitled_document_is_counted(window: Window) -> None:
 
 
 def test_a_selection_is_counted_next_to_the_document(window: Window) -> None:
-    window.show("selected.md", MIXED)
-    window.wait_status(exact(MIXED))
+    window.show("selected.md", MIXED, status=exact(MIXED))
     (chosen,) = select(window, (0, 2, 2, 8))
     expected = O200K.count_whole(chosen)
     wait_selected(window, expected)
@@ -117,8 +114,7 @@ def test_a_selection_is_counted_next_to_the_document(window: Window) -> None:
 def test_a_selection_is_recounted_for_a_new_model(window: Window) -> None:
     """The recount does not wait for a key press."""
     cl100k = Reference("cl100k_base")
-    window.show("models.md", MIXED)
-    window.wait_status(exact(MIXED))
+    window.show("models.md", MIXED, status=exact(MIXED))
     (chosen,) = select(window, (0, 2, 2, 8))
     wait_selected(window, O200K.count_whole(chosen))
     choose = "await vscode.commands.executeCommand('tokenSidecar.selectModel', args[0])"
@@ -141,8 +137,62 @@ def test_several_selections_are_summed(window: Window) -> None:
 def test_a_large_document_is_counted_exactly(window: Window) -> None:
     """The document is about 1 MB long, and is counted again after an edit."""
     text = "The quick brown 狐 jumps over 13 lazy dogs.\n" * 20_000
-    window.show("large.md", text)
-    window.wait_status(exact(text))
+    window.show("large.md", text, status=exact(text))
     window.focus()
     window.page("await page.keyboard.type('x')")
     window.wait_status(exact("x" + text))
+
+
+SECTIONS = ["# Role\n\nYou review code.\n\n", "# Style\n\nShort sentences. No jargon.\n"]
+TEXT = "".join(SECTIONS)
+LENSES = "page.locator('.codelens-decoration').allInnerTexts()"
+
+
+def hints(window: Window) -> list[str]:
+    """Return the active document's inlay hint labels."""
+    code = """
+        const { document } = vscode.window.activeTextEditor;
+        const all = new vscode.Range(0, 0, document.lineCount, 0);
+        const found = await vscode.commands.executeCommand(
+            "vscode.executeInlayHintProvider", document.uri, all);
+        return found.map(({ label }) => typeof label === "string" ? label : label[0].value);
+    """
+    return [str(label).strip() for label in window.host(code)]
+
+
+def lenses(window: Window) -> list[str]:
+    """Return each code lens's text on the page."""
+    return [str(text) for text in window.page(f"return await {LENSES}")]
+
+
+def outline(window: Window) -> list[str]:
+    """Return the details that the outline displays after each name."""
+    code = """
+        const { uri } = vscode.window.activeTextEditor.document;
+        const found = await vscode.commands.executeCommand(
+            "vscode.executeDocumentSymbolProvider", uri);
+        return found.map(({ detail }) => detail);
+    """
+    return [str(detail) for detail in window.host(code)]
+
+
+def drawn(window: Window) -> str:
+    """Return the text that the editor displays, including hints."""
+    lines = window.page("return await page.locator('.view-lines').innerText()")
+    return str(lines).replace("\xa0", " ")
+
+
+def test_hints_lenses_and_outline_show_the_tokens_of_sections(window: Window) -> None:
+    """Hints, code lenses and outline counts disappear when they are disabled."""
+    window.server.configure({"tokenSidecar.inlayHints": True, "tokenSidecar.codeLens": True})
+    window.show("hinted.md", TEXT)
+    expected = [f"{O200K.count_whole(section)} tokens" for section in SECTIONS]
+    wait_for(lambda: all(count in drawn(window) for count in expected), "hints on the page")
+    wait_for(lambda: [text.strip() for text in lenses(window)] == expected, "two lenses")
+    window.screenshot("hints")
+    for count in expected:
+        wait_for(lambda count=count: any(count in each for each in outline(window)), count)
+    window.server.configure({})
+    wait_for(lambda: hints(window) == [], "the hints to disappear")
+    wait_for(lambda: lenses(window) == [], "the lenses to disappear")
+    assert not any("tokens" in detail for detail in outline(window))

@@ -43,8 +43,7 @@ def test_a_killed_server_is_restarted_three_times(open_window: OpenWindow) -> No
     restarted, and a message offers the next step.
     """
     window = open_window({"a.md": TEXT})
-    window.show("a.md")
-    window.wait_status(O200K)
+    window.show("a.md", status=O200K)
     for turn in (1, 2, 3):
         pid = kill(window)
         wait_for(lambda: window.messages() != [], "a message")
@@ -66,20 +65,8 @@ def test_a_killed_server_is_restarted_three_times(open_window: OpenWindow) -> No
     window.wait_status(O200K)
 
 
-def test_the_restart_command_starts_a_new_server(window: Window) -> None:
-    """The old process exits normally. The new process counts the document again."""
-    window.show("restart.md", TEXT)
-    window.wait_status(O200K)
-    pid = window.server_pid()
-    assert pid is not None
-    window.host("await vscode.commands.executeCommand('tokenSidecar.restart')")
-    wait_new_server(window, pid)
-    assert not window.messages()
-
-
 def test_a_command_waits_until_the_server_has_started(window: Window) -> None:
-    window.show("early.md", TEXT)
-    window.wait_status(O200K)
+    window.show("early.md", TEXT, status=O200K)
     code = """
         const restarted = vscode.commands.executeCommand('tokenSidecar.restart');
         await new Promise((resolve) => setTimeout(resolve, 100));
@@ -92,8 +79,7 @@ def test_a_command_waits_until_the_server_has_started(window: Window) -> None:
 
 def test_the_chosen_model_outlives_the_server(window: Window) -> None:
     """The selected model is kept for the VS Code session, across restarts of the server."""
-    window.show("chosen.md", TEXT)
-    window.wait_status(O200K)
+    window.show("chosen.md", TEXT, status=O200K)
     select = "await vscode.commands.executeCommand('tokenSidecar.selectModel', args[0])"
     window.host(select, "gpt-4")
     window.wait_status(CL100K)
@@ -111,8 +97,7 @@ def test_the_chosen_model_outlives_the_server(window: Window) -> None:
 def test_a_missing_server_is_reported_with_a_way_out(window: Window, tmp_path: Path) -> None:
     """If the path is wrong, there is one clear message. Correcting the path starts the server."""
     missing = str(tmp_path / "nowhere/token-sidecar")
-    window.show("missing.md", TEXT)
-    window.wait_status(O200K)
+    window.show("missing.md", TEXT, status=O200K)
     window.server.configure({"tokenSidecar.server.path": missing})
     wait_for(lambda: window.messages() != [], "a message")
     (message,) = window.messages()
@@ -124,8 +109,7 @@ def test_a_missing_server_is_reported_with_a_way_out(window: Window, tmp_path: P
 
 def test_a_program_that_exits_at_once_is_started_once(window: Window) -> None:
     """The user sees a single error message, and the server starts after the path is corrected."""
-    window.show("ends.md", TEXT)
-    window.wait_status(O200K)
+    window.show("ends.md", TEXT, status=O200K)
     window.server.configure({"tokenSidecar.server.path": "/bin/false"})
     wait_for(lambda: window.messages() != [], "a message")
     (message,) = window.messages()
@@ -139,8 +123,7 @@ def test_settings_apply_at_once(open_window: OpenWindow) -> None:
     project = '[[budget]]\nfiles = "none"\nmax-tokens = 1\n'
     files = {"a.md": TEXT, ".token-sidecar.toml": f'model = "gpt-4"\n{project}'}
     window = open_window(files)
-    window.show("a.md")
-    window.wait_status(CL100K)
+    window.show("a.md", status=CL100K)
     set_model = "vscode.workspace.getConfiguration('tokenSidecar').update('model', args[0], true)"
     window.host(f"await {set_model}", "gpt-5")
     window.wait_status(O200K)

@@ -44,8 +44,7 @@ def shows(window: Window, start: str) -> bool:
 @pytest.fixture
 def plan(window: Window) -> Window:
     """The window with a document that has been counted."""
-    window.show("plan.md", TEXT)
-    window.wait_status(exact("o200k_base"))
+    window.show("plan.md", TEXT, status=exact("o200k_base"))
     return window
 
 
@@ -57,17 +56,6 @@ def test_a_click_on_the_count_opens_the_menu(plan: Window) -> None:
     plan.page("await page.keyboard.press('Enter')")
     wait_for(lambda: plan.messages() != [], "the count")
     assert plan.messages()[0].startswith(exact("o200k_base"))
-
-
-def test_the_tooltip_explains_how_the_text_was_counted(plan: Window) -> None:
-    plan.page("await page.mouse.move(400, 300)")
-    plan.page("await page.locator(`[id='${args[0]}'] a`).hover()", STATUS_ITEM)
-    plan.page("await page.locator('.monaco-hover table').first().waitFor()")
-    text = str(plan.page("return await page.locator('.monaco-hover table').first().innerText()"))
-    plan.screenshot("tooltip")
-    assert "o200k_base" in text
-    assert exact("o200k_base") in text
-    plan.page("await page.mouse.move(400, 300)")
 
 
 def test_compared_models_are_listed_with_their_counts(plan: Window) -> None:

@@ -41,8 +41,7 @@ def test_an_untrusted_workspace_is_counted_but_starts_nothing(
     )
     evil.chmod(0o755)
     assert window.host("return vscode.workspace.isTrusted") is False
-    window.show("a.md")
-    window.wait_status(CL100K)
+    window.show("a.md", status=CL100K)
     get = "return vscode.workspace.getConfiguration('tokenSidecar').get(args[0])"
     assert window.host(get, "server.path") == ""
     assert window.host(get, "endpoint") == []
@@ -66,13 +65,10 @@ def test_each_folder_of_a_workspace_has_its_own_configuration(
     code_server.configure({})
     window = Window(code_server, browser, workspace)
     window.open("workspace")
-    window.show("new/a.md")
-    window.wait_status(O200K)
+    window.show("new/a.md", status=O200K)
     pid = window.server_pid()
-    window.show("old/a.md")
-    window.wait_status(CL100K)
-    window.show("new/a.md")
-    window.wait_status(O200K)
+    window.show("old/a.md", status=CL100K)
+    window.show("new/a.md", status=O200K)
     assert window.server_pid() == pid
 
 
@@ -82,21 +78,18 @@ def test_a_file_outside_the_folder_has_its_own_conversation(window: Window, tmp_
     # twice as long, so that the count shows which document is active
     outside.write_bytes(2 * TEXT.encode())
     twice = [Reference(name).count_whole(2 * TEXT) for name in ("o200k_base", "cl100k_base")]
-    window.show("inside.md", TEXT)
-    window.wait_status(O200K)
+    window.show("inside.md", TEXT, status=O200K)
     turns = [{"role": "user", "content": "Only the folder has a conversation."}]
     window.ask("context/append", workspace=str(window.root), session="first", turns=turns)
     window.host("await vscode.commands.executeCommand('tokenSidecar.contextUsage')")
     wait_for(lambda: "gpt-5" in window.context(), "the folder's conversation")
     wait_for(lambda: "ctx" in (window.status() or ""), "the context in the status")
-    window.show(str(outside))
-    window.wait_status(f"{twice[0]} tokens")
+    window.show(str(outside), status=f"{twice[0]} tokens")
     wait_for(lambda: "No conversation found" in window.context(), "the view of the other workspace")
     assert "ctx" not in (window.status() or "")
     window.host("await vscode.commands.executeCommand('tokenSidecar.selectModel', 'gpt-4')")
     window.wait_status(f"{twice[1]} tokens")
-    window.show("inside.md")
-    window.wait_status(O200K)
+    window.show("inside.md", status=O200K)
     wait_for(lambda: "gpt-5" in window.context(), "the folder's conversation again")
 
 
@@ -104,8 +97,7 @@ def test_the_status_can_be_hidden_and_its_parts_chosen(open_window: OpenWindow) 
     budget = '[[budget]]\nfiles = "a.md"\nmax-tokens = 1000\n'
     window = open_window({"a.md": TEXT, ".token-sidecar.toml": budget})
     update = "vscode.workspace.getConfiguration('tokenSidecar').update(args[0], args[1], true)"
-    window.show("a.md")
-    window.wait_status(O200K)
+    window.show("a.md", status=O200K)
     wait_for(lambda: "%" in (window.status() or ""), "the percent")
     window.host(f"await {update}", "status.show", "tokens")
     wait_for(lambda: window.status() == O200K, "tokens only")

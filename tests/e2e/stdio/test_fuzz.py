@@ -1,4 +1,7 @@
-"""Runs `tests.fuzz.agent_secrets` briefly. Message text must not leave the agents' files."""
+"""Runs `tests.fuzz.message_soak` and `tests.fuzz.agent_secrets` briefly.
+
+CONTRIBUTING.md explains how to run them for longer.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,22 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.fuzz.message_soak import soak
+
+
+@pytest.mark.parametrize(
+    ("messages", "seed", "end"),
+    [
+        (200, 1, "exit"),
+        (200, 2, "oversized"),
+        pytest.param(5_000, 3, "exit", marks=pytest.mark.slow),
+        pytest.param(5_000, 4, "oversized", marks=pytest.mark.slow),
+    ],
+)
+def test_every_request_is_answered_once(messages: int, seed: int, end: str) -> None:
+    soak(messages, seed, end)
+
 
 ROOT = Path(__file__).parents[3]
 
