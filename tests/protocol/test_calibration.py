@@ -101,16 +101,24 @@ async def test_server_closes_even_if_calibrations_cannot_be_written(
     await client.aclose()
 
 
-async def test_hidden_prompts_do_not_affect_document_counts(tmp_path: Path) -> None:
-    """Most of the reported tokens belong to a system prompt that the client has not reported."""
+async def test_conversations_do_not_calibrate_documents(tmp_path: Path) -> None:
     client, model = await started(tmp_path), "claude-sonnet-4-5"
-    uri = opened(client, tmp_path)
-    before = await client.count(uri, model=model)
-    visible = await client.request("tokens/count", {"text": PROSE * 8, "model": model})
-    for number in range(6):
-        session = f"s{number}"
-        await client.request("context/set", {"session": session, "model": model})
-        await ask(client, PROSE * 8, session)
-        await said(client, round(visible["tokens"] * 1.9), session)
-    assert await client.count(uri, model=model) == before
+    prose = opened(client, tmp_path)
+    before = await client.count(prose, model=model)
+    rows = (
+        '{"id": 18273, "hash": "9f8e7d6c5b4a39281706f5e4d3c2b1a0", "v": [0.12345, 99.871]}\n' * 20
+    )
+    result = await client.request("tokens/count", {"text": rows, "model": model})
+    await client.request("context/set", {"session": "s", "model": model})
+    for turn in range(8):
+        named = [f"c{turn}{number}" for number in range(6)]
+        calls = [{"id": name, "name": "t", "arguments": {}} for name in named]
+        turns = [{"role": "assistant", "content": None, "toolCalls": calls}]
+        turns += [{"role": "tool", "toolCallId": name, "content": rows} for name in named]
+        turns += [{"role": "assistant", "content": PROSE * 2}]
+        await client.request("context/append", {"session": "s", "turns": turns})
+        await ask(client, PROSE * 2)
+        await said(client, 300 + round(1.4 * (turn + 1) * (6 * result["tokens"] + 170)))
+    assert await client.count(prose, model=model) == before
+    assert await client.request("tokens/count", {"text": rows, "model": model}) == result
     await client.aclose()
