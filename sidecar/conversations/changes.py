@@ -666,11 +666,8 @@ def check_prompt_and_cost(
         calibration=draft.calibration,
     )
     output = params.max_output_tokens or 0
-    verdict = spending.preflight(conversation.model, result.prompt_tokens, output, conversation.id)
-    reasons = [Reason(kind=reason.kind, message=reason.message) for reason in verdict.reasons]
-    cost = None if verdict.estimate is None else float(verdict.estimate)
-    result = combine_verdicts(result, verdict.verdict, reasons)
-    return msgspec.structs.replace(result, estimated_cost_usd=cost), verdict
+    cost = spending.preflight(conversation.model, result.prompt_tokens, output, conversation.id)
+    return with_cost(result, cost), cost
 
 
 def count_request(
@@ -737,15 +734,15 @@ def preflight(
     )
 
 
-def combine_verdicts(
-    fit: PreflightResult, verdict: Verdict, reasons: Sequence[Reason]
-) -> PreflightResult:
-    """Return a copy of `fit` with `reasons` added.
-
-    Its verdict is `verdict` or `fit.verdict`, whichever is more severe.
-    """
-    worse = max(fit.verdict, verdict, key=_RANKS.index)
-    return msgspec.structs.replace(fit, verdict=worse, reasons=[*fit.reasons, *reasons])
+def with_cost(fit: PreflightResult, cost: CostVerdict) -> PreflightResult:
+    """Return a copy of `fit` with the call's cost. The more severe of both verdicts counts."""
+    reasons = [Reason(kind=reason.kind, message=reason.message) for reason in cost.reasons]
+    return msgspec.structs.replace(
+        fit,
+        verdict=max(fit.verdict, cost.verdict, key=_RANKS.index),
+        estimated_cost_usd=None if cost.estimate is None else float(cost.estimate),
+        reasons=[*fit.reasons, *reasons],
+    )
 
 
 def models_that_fit(

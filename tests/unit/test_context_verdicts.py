@@ -13,20 +13,21 @@ import pytest
 
 from sidecar.conversations.changes import (
     AlternativeModels,
-    combine_verdicts,
     models_that_fit,
     preflight,
+    with_cost,
 )
 from sidecar.conversations.context_protocol import (
     Alternative,
     ContextUsage,
     PreflightParams,
     PreflightResult,
-    Reason,
 )
 from sidecar.conversations.conversation import Conversation
 from sidecar.conversations.occupancy import budget_message, context_usage, crossed, occupancy
 from sidecar.conversations.sections import largest_tools
+from sidecar.cost.caps import CostVerdict
+from sidecar.cost.context_costs import CapReason
 from sidecar.counting.model_list import search
 from sidecar.endpoints.outcome import Capability
 from sidecar.models import catalogue
@@ -199,11 +200,11 @@ class TestPreflight:
 
     def test_the_more_severe_verdict_counts(self) -> None:
         answer = ask(session(), text="x" * 849)
-        cap = [Reason(kind="cap", message="over the hard cap")]
-        both = combine_verdicts(answer, "refuse", cap)
+        cap = CapReason(kind="hardCap", message="over the hard cap")
+        both = with_cost(answer, CostVerdict("refuse", None, (cap,)))
         assert both.verdict == "refuse"
-        assert [reason.kind for reason in both.reasons] == ["budget", "cap"]
-        assert combine_verdicts(answer, "ok", []).verdict == "warn"
+        assert [reason.kind for reason in both.reasons] == ["budget", "hardCap"]
+        assert with_cost(answer, CostVerdict("ok", None)).verdict == "warn"
 
 
 class TestWhichSession:
