@@ -68,16 +68,6 @@ from sidecar.models.window import Window, usable
 from sidecar.tasks import Workers
 from sidecar.text.printable import printable
 
-ALTERNATIVES_SHOWN = 5
-_RANKS: tuple[Verdict, ...] = ("ok", "warn", "refuse")
-_NO_NAME = re.compile(r"ft:|regional\.|.*(-|\.ft-?)$", re.IGNORECASE)
-"""Matches incomplete names in the price list, such as fine-tunes without an ID."""
-_VARIANT = re.compile(r":(free|extended|thinking|beta|online|nitro|floor|exacto)$")
-"""Matches the suffixes of OpenRouter's model variants. Other APIs reject them."""
-_REGION = re.compile(r"(global|us|us-gov|eu|apac|au|ca|jp|sa|me|uk)\.(?=\w+\.)")
-"""Matches Bedrock's region prefix. An account can call models only in certain regions."""
-
-
 T = TypeVar("T")
 WarningKind = Literal["exhausted", "droppedToolCalls", "compacted"]
 
@@ -315,6 +305,9 @@ class Assemble(Change[AssembleResult]):
         return Outcome(result)
 
 
+# Replies
+
+
 def is_other_model(replied: str | None, asked: str, settings: Settings) -> bool:
     """Return whether the reply came from a different model than the client asked for.
 
@@ -359,12 +352,11 @@ class ApplyReply(Change[ResponseResult]):
         if self.reply is None:
             raise ValueError("the reply was not read")
         spent, problem = self._record(draft, self.reply)
-        conversation, tools = draft.conversation, self.params.tools
         outcome = apply_reply(
-            conversation,
+            draft.conversation,
             self.reply,
             draft.window,
-            tools=getattr(conversation.tools, "tools", []) if tools is None else tools,
+            tools=self.params.tools or (),
             keep_turns=self.keep_turns,
             calibration=draft.calibration,
         )
@@ -374,7 +366,7 @@ class ApplyReply(Change[ResponseResult]):
         outcome = replace(outcome, result=result, spent=spent)
         if self.is_other_model:  # its counts differ, so the reply is no sample
             return replace(outcome, sample=None)
-        return replace(outcome, reply_sample=_reply_sample(conversation, self.reply))
+        return replace(outcome, reply_sample=_reply_sample(draft.conversation, self.reply))
 
     def _record(self, draft: Draft, reply: Reply) -> tuple[SpendingSums | None, str | None]:
         """Record the call, unless its request ID is already recorded.
@@ -593,6 +585,18 @@ def _reply_sample(conversation: Conversation, reply: Reply) -> tuple[int, int] |
     if usage is None or usage.reasoning_tokens or reply.tool_calls or not reply.content:
         return None
     return conversation.counter.text(reply.content).tokens, usage.output_tokens
+
+
+# Before a request
+
+ALTERNATIVES_SHOWN = 5
+_RANKS: tuple[Verdict, ...] = ("ok", "warn", "refuse")
+_NO_NAME = re.compile(r"ft:|regional\.|.*(-|\.ft-?)$", re.IGNORECASE)
+"""Matches incomplete names in the price list, such as fine-tunes without an ID."""
+_VARIANT = re.compile(r":(free|extended|thinking|beta|online|nitro|floor|exacto)$")
+"""Matches the suffixes of OpenRouter's model variants. Other APIs reject them."""
+_REGION = re.compile(r"(global|us|us-gov|eu|apac|au|ca|jp|sa|me|uk)\.(?=\w+\.)")
+"""Matches Bedrock's region prefix. An account can call models only in certain regions."""
 
 
 def can_call_model(name: str, provider: str, model: str) -> bool:
