@@ -167,7 +167,7 @@ class AgentSessions:
         *,
         mine: bool = True,
         pause_ratio: float = 0.0,
-    ) -> IngestResult:
+    ) -> bool:
         """Record all calls in agents' stores, unless another process is doing this.
 
         Args:
@@ -176,28 +176,32 @@ class AgentSessions:
             report: Called with the completed fraction, from 0 to 1.
             mine: Whether to read only stores that may contain sessions of the workspace.
             pause_ratio: Seconds to pause per second of work.
+
+        Returns:
+            Whether everything was read.
         """
         known, sources = self.known(workspace), await self.sources(workspace)
         spending = self._services.spending(workspace)
 
-        def work() -> tuple[IngestResult, str]:
+        def work() -> IngestResult:
             from sidecar.agents.session_index import IngestControl, IngestResult, read_all
 
-            if sources is None:
-                return IngestResult(), ""
             control = IngestControl(stop, pause_ratio, report)
-            try:
-                return read_all(spending.book, sources, mine=mine, control=control), ""
-            except SidecarError as error:
-                return IngestResult(is_complete=False), _unusable_ledger(error)
+            if sources is None:
+                return IngestResult()
+            return read_all(spending.book, sources, mine=mine, control=control)
 
-        result, problem = await self._run(work)
-        workspace.costs.set_problem(problem)
+        try:
+            result = await self._run(work)
+        except SidecarError as error:
+            workspace.costs.set_problem(_unusable_ledger(error))
+            return False
+        workspace.costs.set_problem("")
         if mine:
             self._apply(workspace, known, result)
         elif result.calls:
             self._services.publish(Event("calls"))
-        return result
+        return result.is_complete
 
     async def _read_recent(
         self,
@@ -233,21 +237,26 @@ class AgentSessions:
         since: datetime | None,
     ) -> list[StoredSession]:
         """Read stores, and list sessions. If the ledger fails, keep them in memory instead."""
+        if not sources.readers:
+            return []  # avoids loading the ledger
         folder, spending = self._services.state.folder, self._services.spending(workspace)
         work = partial(_read_and_list, sources, folder, read, since)
-        found = await self._run(partial(work, lambda: spending.book))
-        workspace.costs.set_problem(found.problem)
-        if found.problem:
+        try:
+            sessions, result = await self._run(partial(work, lambda: spending.book))
+        except SidecarError as error:
+            note = _unusable_ledger(error)
+            workspace.costs.set_problem(note)
             if self._memory is None:
                 # This import is fast, because a worker thread has already loaded the module.
                 from sidecar.cost.ledger import MemoryLedger
 
                 self._memory = MemoryLedger()
             memory = self._memory
-            found = await self._run(partial(work, lambda: memory, found.problem))
-        elif found.result is not None:
-            self._apply(workspace, known, found.result)
-        return found.sessions
+            sessions, _ = await self._run(partial(work, lambda: memory, note))
+        else:
+            workspace.costs.set_problem("")
+            self._apply(workspace, known, result)
+        return sessions
 
     def _apply(self, workspace: Workspace, known: KnownStores, result: IngestResult) -> None:
         """Note what the ledger still lacks after a read, and publish new calls."""
@@ -311,16 +320,6 @@ def read_sizes(session: StoredSession) -> ContextSizes:
     return sizes
 
 
-class FoundSessions(NamedTuple):
-    """The result of reading a workspace's stores."""
-
-    sessions: list[StoredSession]
-    result: IngestResult | None = None
-    """What was read, or None if no agent has files."""
-    problem: str = ""
-    """Why the ledger failed and what to do, or an empty string. There are then no sessions."""
-
-
 def _read_and_list(
     sources: Sources,
     folder: Path,
@@ -328,24 +327,19 @@ def _read_and_list(
     since: datetime | None,
     open_book: Callable[[], CostBook | MemoryLedger],
     note: str = "",
-) -> FoundSessions:
-    """Read stores, and list sessions with the windows that were saved, or with a note."""
-    if not sources.readers:
-        return FoundSessions([])  # avoids loading the ledger
-    from sidecar.cost.ledger import LedgerError
+) -> tuple[list[StoredSession], IngestResult]:
+    """Read stores, and list sessions with the windows that were saved, or with a note.
 
-    try:
-        reader = SessionReader(sources, open_book(), since)
-        read(reader)
-        # Nearly all old sessions are never shown, so their names are read later.
-        listed = reader.sessions(with_names=since is not None)
-    except LedgerError as error:
-        return FoundSessions([], problem=_unusable_ledger(error))
-    saved = load(folder)
-    found = [with_saved_window(one, saved) for one in listed]
+    Raises LedgerError.
+    """
+    reader = SessionReader(sources, open_book(), since)
+    read(reader)
+    # Nearly all old sessions are never shown, so their names are read later.
+    listed, saved = reader.sessions(with_names=since is not None), load(folder)
+    sessions = [with_saved_window(one, saved) for one in listed]
     if note:
-        found = [msgspec.structs.replace(one, note=one.note or note) for one in found]
-    return FoundSessions(found, reader.result)
+        sessions = [msgspec.structs.replace(one, note=one.note or note) for one in sessions]
+    return sessions, reader.result
 
 
 def _unusable_ledger(error: SidecarError) -> str:
@@ -587,10 +581,9 @@ class AgentSessionWatcher:
             self._show_progress("Reading agents' sessions", stop) as report,
         ):
             progress = partial(report, "recording calls")
-            result = await self._agents.read_calls(
+            self._is_machine_read = await self._agents.read_calls(
                 workspace, stop, progress, mine=False, pause_ratio=PAUSE_RATIO
             )
-        self._is_machine_read = result.is_complete
 
     @asynccontextmanager
     async def _wait_for_turn(self, *, is_background: bool) -> AsyncIterator[threading.Event]:

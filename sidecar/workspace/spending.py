@@ -490,12 +490,12 @@ class Spending:
             read_number=read_number,
         )
 
-    def stored_sums(self, session: str = "") -> SpendingSums | None:
-        """Return the sums with all sessions, or None if the ledger is missing or unreadable."""
+    def stored_sums(self, session: str = "", *, every: bool = True) -> SpendingSums | None:
+        """Return the sums as `spent` does, or None if the ledger is missing or unreadable."""
         from sidecar.cost.ledger import FILE_NAME
 
         exists = (self._state.folder / FILE_NAME).exists()
-        return self._spent_or_none(session, every=True) if exists else None
+        return self._spent_or_none(session, every=every) if exists else None
 
     def _spent_or_none(self, session: str, *, every: bool = False) -> SpendingSums | None:
         from sidecar.cost.ledger import LedgerError

@@ -152,20 +152,7 @@ class Configuration(Feature):
         if not catalogue.loaded():  # a request may already have loaded the price list
             await asyncio.sleep(CATALOGUE_SECONDS)
         await self._services.load_prices()
-        for root in self._services.roots:
-            self._load_sums(root)
         self._services.publish(Event("settings"))
-
-    def _load_sums(self, workspace: Workspace) -> None:
-        # Use one job per root, so that an unresponsive disk delays only one root.
-        work = partial(self._read_sums, workspace)
-        self._scheduler.run_now(("sums", workspace), work)
-
-    async def _read_sums(self, workspace: Workspace) -> None:
-        """Read a workspace's costs from the ledger and publish them."""
-        services = self._services
-        work = partial(services.spending(workspace).stored_sums, workspace.shown_session)
-        services.update_costs(workspace, await services.workers.run(work))
 
     async def _load(self, workspace: Workspace, reload: object) -> None:
         """Read and apply a root's settings.
@@ -173,7 +160,7 @@ class Configuration(Feature):
         If settings arrive after this reload has stopped waiting, they are still published, unless a
         later reload has started by then.
         """
-        run, before = self._services.workers.run, workspace.settings
+        run = self._services.workers.run
         workspace.apply_editor_section(await self._editor_section(workspace))
         # Read the times before the contents, so that a change in between triggers another reload.
         times = await run(partial(_stamps_of, settings_files(workspace.path)))
@@ -183,11 +170,6 @@ class Configuration(Feature):
             return
         self._stamps = times | self._stamps
         workspace.apply_settings(*loaded)
-        after = workspace.settings
-        if self._services.windows.ready and (
-            (before.cost, before.prices) != (after.cost, after.prices)
-        ):
-            self._load_sums(workspace)
         for problem in loaded[0].problems:
             logger.warning("configuration: %s", problem)
         if reload is not self._awaited:

@@ -278,7 +278,11 @@ SUM_SECONDS = 0.5
 
 
 class CostSums(Feature):
-    """Adds up costs when calls, the shown session or the git branch change."""
+    """Adds up costs when calls, prices, caps, the shown session or the git branch change.
+
+    The shown session's costs are added up each time, those of all sessions after a change of
+    settings. There is one job per root, so that an unresponsive disk delays only one root.
+    """
 
     def __init__(self, services: Services, scheduler: Scheduler, watcher: FileWatcher) -> None:
         self._services, self._scheduler = services, scheduler
@@ -292,6 +296,8 @@ class CostSums(Feature):
                 self._add_up_soon(workspace)
         elif event.what == "settings":
             self._watch_files()
+            if self._services.windows.ready:  # otherwise, another event follows
+                self._add_up_now(every=True)
         elif event.what == "context" and event.workspace is not None:
             self._context_changed(event.workspace)
 
@@ -310,15 +316,18 @@ class CostSums(Feature):
         add_up = partial(self._add_up, workspace)
         self._scheduler.schedule(("spent", workspace), SUM_SECONDS, add_up)
 
-    async def _add_up(self, workspace: Workspace) -> None:
+    def _add_up_now(self, *, every: bool = False) -> None:
+        for workspace in self._workspaces():
+            add_up = partial(self._add_up, workspace, every=every)
+            self._scheduler.run_now(("spent", workspace), add_up)
+
+    async def _add_up(self, workspace: Workspace, *, every: bool = False) -> None:
         """Add up the costs of a workspace and of the shown session, and publish them."""
         session = self._summed[workspace] = workspace.shown_session
         spending = self._services.spending(workspace)
-        try:
-            spent = await self._services.workers.run(partial(spending.spent, session))
-        except SidecarError:  # the error is reported when a client requests costs
-            return
-        self._services.update_costs(workspace, spent)
+        # Errors are reported when a client requests costs.
+        work = partial(spending.stored_sums, session, every=every)
+        self._services.update_costs(workspace, await self._services.workers.run(work))
 
     def _watch_files(self) -> None:
         """Watch the ledger for calls recorded by other processes, and git for checkouts."""
@@ -337,15 +346,14 @@ class CostSums(Feature):
 
     async def _read_changed_ledger(self) -> None:
         if not self._services.windows.ready:
-            return  # all totals will be read once the prices are loaded
+            return  # all costs are added up once the prices are loaded
         spendings = [self._services.spending(workspace) for workspace in self._services.roots]
         try:
             changed = await self._services.workers.run(partial(_has_changed, spendings))
         except SidecarError:  # the error is reported when a client requests costs
             return
         if changed:
-            for workspace in self._workspaces():
-                await self._add_up(workspace)
+            self._add_up_now()
             # Another process may have downloaded new prices.
             self._services.publish(Event("shared ledger"))
 
