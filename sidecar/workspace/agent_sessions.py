@@ -131,7 +131,7 @@ class AgentSessions:
         await self._read_recent(workspace, known, sources, SessionReader.read_recent)
 
     async def read_changed(self, workspace: Workspace, changed: Collection[str]) -> None:
-        """Read the workspace's changed session files."""
+        """Read the workspace's changed session files, or all if they have never been read."""
         known = self.known(workspace)
         if known.sources is None:
             await self.find_sessions(workspace)
@@ -458,7 +458,7 @@ class AgentSessionWatcher:
         self._services, self._agents, self._scheduler = services, agents, scheduler
         self._followed, self._show_progress = FollowedPaths(watcher), show_progress
         self._changed: WeakKeyDictionary[Workspace, Changes] = WeakKeyDictionary()
-        """The files that need to be read, keyed by workspace."""
+        """The files to read, keyed by workspace, or an empty set if only settings have changed."""
         self._nothing_changed = asyncio.Event()
         """Set while no changed files need to be read."""
         self._turn = asyncio.Lock()
@@ -471,15 +471,15 @@ class AgentSessionWatcher:
         self._edited_at = 0.0
 
     def on_event(self, event: Event) -> None:
-        """If settings have changed, read all sessions again, and watch their files."""
+        """If settings have changed, show sessions with these settings, and watch their files."""
         if event.what == "document":
             self._edited_at = asyncio.get_running_loop().time()
         elif event.what == "settings":
             self._is_machine_read = False
             for workspace in self._services.roots:
-                is_read = self._agents.known(workspace).is_read
-                workspace.costs.set_history(read=is_read)
-            self.read_all()
+                workspace.costs.set_history(read=self._agents.known(workspace).is_read)
+            for workspace in self._workspaces():
+                self._read_soon(workspace, frozenset())
             self._scheduler.schedule(("idle",), IDLE_SECONDS, self._read_when_idle)
             self._watch()
 
@@ -545,7 +545,7 @@ class AgentSessionWatcher:
             changed = self._changed.pop(workspace, frozenset())
             if changed is None:
                 await self._agents.find_sessions(workspace)
-            elif changed:
+            else:
                 await self._agents.read_changed(workspace, changed)
         finally:
             if not self._changed:

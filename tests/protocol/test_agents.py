@@ -20,7 +20,8 @@ from click.testing import CliRunner
 from benchmarks.agents.claude import MODEL, ClaudeHome, everyday
 from benchmarks.agents.gemini import GeminiHome
 from sidecar.agents import session_index
-from sidecar.agents.session_events import StoredSession
+from sidecar.agents.reader_registry import Sources
+from sidecar.agents.session_events import Store, StoredSession
 from sidecar.agents.session_index import LOCK_NAME, SessionIndex
 from sidecar.budgets.check_report import ReportedFinding
 from sidecar.budgets.findings import Finding
@@ -204,6 +205,24 @@ async def test_a_session_is_shown_before_a_tokenizer_is_loaded(
     await bare.request("tokens/count", {"text": "any"})
     assert shown[0] == home.truth.context[session.id]
     bare.ignore("status/update", "context/warning")
+
+
+async def test_session_files_are_searched_for_once_at_the_start(
+    bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Settings are published again after prices are loaded, which says nothing about files."""
+    bare.server.watcher.start_seconds = 3600
+    searches, stores = list[threading.Thread](), Sources.stores
+
+    def recorded(sources: Sources, **options: Any) -> list[Store]:
+        searches.append(threading.current_thread())
+        return stores(sources, **options)
+
+    monkeypatch.setattr(Sources, "stores", recorded)
+    home.session(tmp_path).reply()
+    await start_and_read(bare, tmp_path)
+    assert len(searches) == 2, "for the newest session, and then for the others"
+    assert threading.main_thread() not in searches
 
 
 async def test_session_found_by_a_request_is_shown(
@@ -638,8 +657,8 @@ async def start_and_read(client: Client, folder: Path) -> None:
 async def wait_for_first_reading(client: Client) -> None:
     """Wait until the server has finished its startup work.
 
-    The server reads sessions a second time after prices are loaded. If a test appended data before
-    then, this read would include it.
+    The server may still read the other files of the root, and a test that appends data should not
+    compete with it.
     """
     scheduler, workspace = client.server.scheduler, client.server.services.roots.default
     await until(
