@@ -81,7 +81,7 @@ class SidecarServer:
             Models(services),
             Capabilities(services),
             CostRequests(services, show_progress, agent_sessions),
-            ContextOnDemand(services, scheduler, agent_sessions),
+            ContextOnDemand(services, scheduler),
             ContextUpdates(services, scheduler),
             EndpointRetries(services, scheduler),
             CalibrationSync(services, scheduler, watcher),
@@ -117,11 +117,8 @@ class ContextOnDemand(Feature):
     Calls that arrive during the import are handled in order, before later calls.
     """
 
-    def __init__(
-        self, services: Services, scheduler: Scheduler, agent_sessions: AgentSessionWatcher
-    ) -> None:
+    def __init__(self, services: Services, scheduler: Scheduler) -> None:
         self._services, self._scheduler = services, scheduler
-        self._agent_sessions = agent_sessions
         self._feature: Feature | None = None
         self._queue = asyncio.Lock()
         self.handlers = {
@@ -147,7 +144,7 @@ class ContextOnDemand(Feature):
             feature = self._feature
             if feature is None:
                 module = await self._services.workers.run(import_context_feature)
-                feature = module.ContextRequests(self._services, self._agent_sessions)
+                feature = module.ContextRequests(self._services)
                 self._feature = feature
         return feature
 

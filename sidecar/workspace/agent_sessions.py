@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -89,6 +89,8 @@ class KnownStores:
     """Whether all stores have been read. Later changes are noticed by the watcher."""
     is_listed: bool = False
     """Whether the older sessions have been listed."""
+    order: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while recent sessions are read, so that no earlier list replaces a later one."""
 
 
 class AgentSessions:
@@ -142,6 +144,8 @@ class AgentSessions:
     async def find_all_sessions(self, workspace: Workspace, max_bytes: int | None = None) -> None:
         """Find all sessions of the workspace, including old ones.
 
+        A recent session that the watcher has not noticed yet is shown.
+
         Args:
             workspace: The workspace.
             max_bytes: Limit for the total size of the stores to read, or None for no limit.
@@ -153,6 +157,9 @@ class AgentSessions:
             sessions = await self._read(workspace, known, sources, read, since=None)
         known.is_listed = known.is_listed or max_bytes is None
         self._sessions_of(workspace).set_older_agent_sessions(sessions)
+        since = datetime.now(UTC) - RECENT
+        if any(one.updated_at >= since and one.id not in known.recent for one in sessions):
+            await self.find_sessions(workspace)
 
     async def ensure_older_sessions(self, workspace: Workspace) -> None:
         """Find all sessions of the workspace, unless that was already done with these settings."""
@@ -211,8 +218,10 @@ class AgentSessions:
         read: Callable[[SessionReader], None],
     ) -> None:
         """Read stores, and show the recent sessions."""
-        sessions = await self._read(workspace, known, sources, read, datetime.now(UTC) - RECENT)
-        self._set_recent(workspace, known, sessions)
+        async with known.order:
+            since = datetime.now(UTC) - RECENT
+            sessions = await self._read(workspace, known, sources, read, since)
+            self._set_recent(workspace, known, sessions)
         registry = self._sessions_of(workspace) if sessions else None
         model = registry.context.model if registry else None
         if registry and model is not None and self._services.windows.ready:

@@ -508,12 +508,6 @@ class SessionRegistry:
         sessions.sort(key=_updated_at)
         self._remote_conversations = {session.id: session for session in sessions}
 
-    @property
-    def has_unfollowed_session(self) -> bool:
-        """Whether a session from the last 24 hours is missing from the recent sessions."""
-        since, older = datetime.now(UTC) - RECENT, self._older_agent_sessions.values()
-        return any(one.updated_at >= since and one.id not in self._agent_sessions for one in older)
-
     def rows(self, *, every: bool = False) -> list[SessionRow]:
         """Return the sessions from the last 24 hours, or all sessions, newest first."""
         return self.snapshot(every=every).rows()

@@ -35,7 +35,6 @@ from sidecar.errors import BadParamsError, SidecarError
 from sidecar.messages.vendor_usage import MOST_TOKENS, Usage, normalize_usage
 from sidecar.server.protocol import Encoded, Feature
 from sidecar.text.pages import Page
-from sidecar.workspace.agent_sessions import AgentSessionWatcher
 from sidecar.workspace.conversations import Conversations
 from sidecar.workspace.services import Services
 from sidecar.workspace.sessions import SessionsSnapshot
@@ -58,8 +57,8 @@ if TYPE_CHECKING:
 class ContextRequests(Feature):
     """Finds the conversation that a request means, and turns the request into a change of it."""
 
-    def __init__(self, services: Services, agent_sessions: AgentSessionWatcher) -> None:
-        self._services, self._agent_sessions = services, agent_sessions
+    def __init__(self, services: Services) -> None:
+        self._services = services
         serve: dict[str, Callable[[Conversations, Any], Awaitable[Any]]] = {
             "context/set": _set,
             "context/append": _append,
@@ -154,8 +153,6 @@ class ContextRequests(Feature):
         await conversations.recount()
         if params.all:
             await self._services.agents.find_all_sessions(workspace)
-            if conversations.sessions.has_unfollowed_session:
-                self._agent_sessions.read_all()
         services, snapshot = (
             conversations.services,
             conversations.sessions.snapshot(every=params.all),
