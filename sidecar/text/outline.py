@@ -1,5 +1,6 @@
 r"""Finds the parts of the text: Markdown sections, marked regions and top-level code blocks.
 
+`BlockScan` is the one scanner of Markdown, also for what agents do with prompt files.
 Lines end with `\n`, `\r\n` or `\r`, as in LSP. All functions take linear time.
 """
 
@@ -7,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from itertools import accumulate, chain, repeat
 from operator import add
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -184,26 +186,21 @@ def _find_marks_in_markdown(
 
     A region may also be marked in the syntax of another language, because that exempts nothing.
     """
-    comment, fence, is_blank = "", "", True
-    for number in range(start, len(lines)):
-        line = lines[number]
-        bare = line.lstrip(" \t>")
-        if fence:
-            closing = bare.rstrip(" \t")
-            fence = "" if closing.startswith(fence) and not closing.strip(fence[0]) else fence
-            continue
-        if not comment and (opening := _FENCE.match(bare)) is not None:
-            fence = opening["mark"]
-            continue
-        is_code = is_blank and not comment and _INDENTED.match(line) is not None
-        is_blank = not bare or is_code
-        if is_code:
-            continue
-        comments, comment = _comments_in(line, comment)
-        marks = [mark for text in comments if (mark := _MARK.match(text.strip())) is not None]
-        if not marks and MARK_START in line and (mark := _mark_in_comment(line)) is not None:
-            marks = [mark] if mark[2] != "ignore" else []
-        yield from ((number, mark) for mark in marks)
+    comment, code_end = "", 0
+    for block in BlockScan([_QUOTE.sub("", line) for line in lines], start).blocks():
+        for number in range(block.start, block.end):
+            line = lines[number]
+            # An indented line after a blank one may be code in a list item, too.
+            is_after_blank = number in (start, code_end) or not lines[number - 1].strip(" \t>")
+            is_code = block.kind == "code" or (is_after_blank and _INDENTED.match(line) is not None)
+            if is_code and not comment:
+                code_end = number + 1
+                continue
+            comments, comment = _comments_in(line, comment)
+            marks = [mark for text in comments if (mark := _MARK.match(text.strip())) is not None]
+            if not marks and MARK_START in line and (mark := _mark_in_comment(line)) is not None:
+                marks = [mark] if mark[2] != "ignore" else []
+            yield from ((number, mark) for mark in marks)
 
 
 def _comments_in(line: str, comment: str) -> tuple[list[str], str]:
@@ -260,7 +257,9 @@ _CONTAINER = re.compile(
 )
 _BREAK = re.compile(r" {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$")
 _COMMENT = re.compile(r" {0,3}<!--")
+_COMMENT_END = re.compile(r"-->")
 _INDENTED = re.compile(r" {0,3}\t| {4}")
+_QUOTE = re.compile(r"^(?: {0,3}> ?)+")
 _MARKUP = re.compile(r"[*`]+")
 _SPECIAL = frozenset("#=-+*_<>`~0123456789")
 """A line that starts with one of these characters might not be ordinary paragraph text."""
@@ -278,13 +277,10 @@ def find_sections(lines: TextLines) -> Iterator[Part]:
 
     A section ends before the next heading of the same or a higher level.
     """
-    scan = _HeadingScan(lines)
-    number = _front_matter_end(lines.texts)
-    while number < len(lines):
-        number = scan.read_line(number)
-    ends = _section_ends(scan.headings, len(lines))
+    headings = list(_find_headings(lines))
+    ends = _section_ends(headings, len(lines))
     parents: list[Heading] = []
-    for heading, end in zip(scan.headings, ends, strict=True):
+    for heading, end in zip(headings, ends, strict=True):
         line, level, title = heading
         while parents and parents[-1][1] >= level:
             parents.pop()
@@ -314,10 +310,40 @@ def _section_ends(headings: list[Heading], end: int) -> list[int]:
     return ends
 
 
-class _HeadingScan:
-    def __init__(self, lines: TextLines) -> None:
-        self.headings: list[Heading] = []
-        self._lines = lines
+def _find_headings(lines: TextLines) -> Iterator[Heading]:
+    for block in BlockScan(lines.texts, _front_matter_end(lines.texts)).blocks():
+        line = lines.texts[block.start]
+        if block.paragraph is not None:
+            title = " ".join(lines.texts[block.paragraph : block.start])
+            yield block.paragraph, 1 if "=" in line else 2, _plain_title(title)
+        elif block.kind == "heading" and (atx := _ATX.match(line)) is not None:
+            title = _without_closing_hashes(line[atx.end() :])
+            yield block.start, len(atx[1]), _plain_title(title)
+
+
+BlockKind = Literal["text", "heading", "code", "html", "comment"]
+
+
+class Block(NamedTuple):
+    """Lines of a Markdown text: a whole fenced code block, HTML block or comment, or one line."""
+
+    kind: BlockKind
+    start: int
+    """The index of the first line."""
+    end: int
+    """The index of the line after the last one."""
+    paragraph: int | None = None
+    """The first line of the paragraph that this line makes a heading, by underlining it."""
+
+
+class BlockScan:
+    """Tells which block each line of a Markdown text is part of, as CommonMark defines it.
+
+    Of what is in lists and quotes, only code blocks with a fence in lists are told apart.
+    """
+
+    def __init__(self, lines: Sequence[str], start: int = 0) -> None:
+        self._lines, self._start = lines, start
         self._paragraph: int | None = None
         """The first line of the current paragraph, which becomes a heading if it is underlined."""
         self._lazy = False
@@ -325,22 +351,31 @@ class _HeadingScan:
         self._item = 0
         """The indent of the text in the current list item, or 0 outside of lists."""
 
-    def read_line(self, number: int) -> int:
-        """Read a line, a whole fenced block or a whole comment, and return the index of the next
-        line.
-        """
-        line = self._lines.texts[number]
-        bare = line.lstrip(" \t")
-        if not bare:
-            self._paragraph, self._lazy = None, False
-            return number + 1
-        if not self._item and bare[0] not in _SPECIAL:
-            if self._paragraph is None and not self._lazy and not _INDENTED.match(line):
-                self._paragraph = number
-            return number + 1
-        return self._read_special(number, line, bare[0])
+    def blocks(self) -> Iterator[Block]:
+        """Yield the blocks in order. Blank lines are left out, except in code and comments."""
+        number, lines = self._start, self._lines
+        while number < len(lines):
+            line = lines[number]
+            bare = line.lstrip(" \t")
+            if not bare:
+                self._paragraph, self._lazy = None, False
+                number += 1
+                continue
+            if self._item or bare[0] in _SPECIAL:
+                block = self._read_special(number, line, bare[0])
+            else:
+                block = self._read_text(number, line)
+            yield block
+            number = block.end
 
-    def _read_special(self, number: int, line: str, first: str) -> int:
+    def _read_text(self, number: int, line: str) -> Block:
+        if self._paragraph is None and not self._lazy:
+            if _INDENTED.match(line):
+                return Block("code", number, number + 1)
+            self._paragraph = number
+        return Block("text", number, number + 1)
+
+    def _read_special(self, number: int, line: str, first: str) -> Block:
         inside = self._item if _indent_width(line) >= self._item else 0
         if not self._lazy:
             self._item = inside
@@ -348,41 +383,104 @@ class _HeadingScan:
             return self._read_fence(number, fence, inside)
         if inside:
             self._lazy = _ATX.match(line, inside) is None
-            return number + 1
-        if first == "<" and _COMMENT.match(line):
+            return Block("text", number, number + 1)
+        if first == "<" and (html := self._read_html(number, line)) is not None:
             self._end_block()
-            return _comment_end(self._lines, number)
-        self._read_block(number, line, first)
-        return number + 1
+            return html
+        return self._read_block(number, line, first)
 
-    def _read_block(self, number: int, line: str, first: str) -> None:
-        if first == "#" and (atx := _ATX.match(line)):
-            self.headings.append(
-                (number, len(atx[1]), _plain_title(_without_closing_hashes(line[atx.end() :])))
-            )
+    def _read_block(self, number: int, line: str, first: str) -> Block:
+        if first == "#" and _ATX.match(line):
             self._end_block()
-        elif first in "=-" and self._paragraph is not None and (under := _SETEXT.match(line)):
-            title = " ".join(self._lines.texts[self._paragraph : number])
-            level = 1 if under[1][0] == "=" else 2
-            self.headings.append((self._paragraph, level, _plain_title(title)))
+            return Block("heading", number, number + 1)
+        if first in "=-" and self._paragraph is not None and _SETEXT.match(line):
+            paragraph = self._paragraph
             self._end_block()
-        elif first in "-*_" and _BREAK.match(line):
+            return Block("heading", number, number + 1, paragraph)
+        if first in "-*_" and _BREAK.match(line):
             self._end_block()
         elif container := _CONTAINER.match(line):
             self._end_block()
-            self._lazy, self._item = True, _item_indent(container)
-        elif self._paragraph is None and not self._lazy and not _INDENTED.match(line):
-            self._paragraph = number
+            # Only a paragraph continues without the marks of its quote or list.
+            self._lazy, self._item = container.end() < len(line), _item_indent(container)
+        else:
+            return self._read_text(number, line)
+        return Block("text", number, number + 1)
 
-    def _read_fence(self, number: int, opening: re.Match[str], inside: int) -> int:
+    def _read_fence(self, number: int, opening: re.Match[str], inside: int) -> Block:
         item = inside or (len(opening["lead"]) if opening["lead"].strip() else 0)
         end = _fence_end(self._lines, number, opening["mark"], item)
         self._end_block()
         self._item = item
-        return end
+        return Block("code", number, end)
+
+    def _read_html(self, number: int, line: str) -> Block | None:
+        """Return the HTML block or the comment that starts with a line, or None if none starts."""
+        if _COMMENT.match(line):
+            end = self._end_of(_COMMENT_END, number, line.find("<!--") + 4)
+            is_closed = "-->" in self._lines[end - 1]
+            return Block("comment" if is_closed else "html", number, end)
+        starts = _html_starts()
+        for start, last in starts.ended:
+            if start.match(line):
+                return Block("html", number, self._end_of(last, number))
+        is_tag = self._paragraph is None and not self._lazy and starts.tag.match(line) is not None
+        if not is_tag and starts.block.match(line) is None:
+            return None
+        rest = range(number + 1, len(self._lines))
+        blank = next((at for at in rest if not self._lines[at].strip()), len(self._lines))
+        return Block("html", number, blank)
+
+    def _end_of(self, last: re.Pattern[str], number: int, offset: int = 0) -> int:
+        """Return the line after the one that ends a block, or the end of the text.
+
+        Args:
+            last: What the last line contains.
+            number: The first line to search.
+            offset: Where to begin in this line.
+        """
+        for at in range(number, len(self._lines)):
+            if last.search(self._lines[at], offset if at == number else 0):
+                return at + 1
+        return len(self._lines)
 
     def _end_block(self) -> None:
         self._paragraph, self._lazy, self._item = None, False, 0
+
+
+class _HtmlStarts(NamedTuple):
+    ended: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]
+    """The starts of blocks, and what their last lines contain."""
+    block: re.Pattern[str]
+    """The start of a block that ends at a blank line."""
+    tag: re.Pattern[str]
+    """A line with a single tag, which starts such a block, too, but not in a paragraph."""
+
+
+@cache
+def _html_starts() -> _HtmlStarts:
+    """Return the patterns for HTML, which are compiled only for texts that have some."""
+    raw = "script|pre|style|textarea"
+    return _HtmlStarts(
+        ended=(
+            (
+                re.compile(rf" {{0,3}}<(?:{raw})(?=[\s>]|$)", re.I),
+                re.compile(rf"</(?:{raw})>", re.I),
+            ),
+            (re.compile(r" {0,3}<\?"), re.compile(r"\?>")),
+            (re.compile(r" {0,3}<!\[CDATA\["), re.compile(r"\]\]>")),
+            (re.compile(r" {0,3}<![a-z]", re.I), re.compile(r">")),
+        ),
+        block=re.compile(
+            r" {0,3}</?(?:address|article|aside|base|basefont|blockquote|body|caption|center|col"
+            r"|colgroup|dd|details|dialog|dir|div|dl|dt|fieldset|figcaption|figure|footer|form"
+            r"|frame|frameset|h[1-6]|head|header|hr|html|iframe|legend|li|link|main|menu|menuitem"
+            r"|meta|nav|noframes|ol|optgroup|option|p|param|search|section|summary|table|tbody|td"
+            r"|tfoot|th|thead|title|tr|track|ul)(?=[\s/>]|$)",
+            re.I,
+        ),
+        tag=re.compile(r" {0,3}</?[a-z][\w-]*(?:\s[^<>]*)?>\s*$", re.I),
+    )
 
 
 def _indent_width(line: str) -> int:
@@ -404,21 +502,13 @@ def _match_fence(line: str, item: int) -> re.Match[str] | None:
     return _FENCE.match(line[item:])
 
 
-def _fence_end(lines: TextLines, number: int, mark: str, item: int) -> int:
+def _fence_end(lines: Sequence[str], number: int, mark: str, item: int) -> int:
     for at in range(number + 1, len(lines)):
-        line = lines.texts[at]
+        line = lines[at]
         bare = line.strip(" \t")
         if bare and _indent_width(line) < item:
             return at
         if bare.startswith(mark) and not bare.strip(mark[0]) and _indent_width(line) < item + 4:
-            return at + 1
-    return len(lines)
-
-
-def _comment_end(lines: TextLines, number: int) -> int:
-    for at in range(number, len(lines)):
-        start = lines.texts[at].find("<!--") + 4 if at == number else 0
-        if "-->" in lines.texts[at][start:]:
             return at + 1
     return len(lines)
 

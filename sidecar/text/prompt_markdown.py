@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from textwrap import dedent
 from typing import NamedTuple
 
+from sidecar.text.outline import BlockScan, TextLines
+
 Value = str | bool | tuple[str, ...]
 """A value in front matter: text, a truth value, or a list of texts."""
 
@@ -150,123 +152,7 @@ def _scalar(text: str) -> str:
     return _COMMENT_END.sub("", text).strip()
 
 
-_FENCE = re.compile(r"[ \t]*(`{3,}(?=[^`]*$)|~{3,})")
-_ITEM_START = re.compile(r"( {0,3}(?:[-*+]|\d{1,9}[.)]))([ \t]+|$)")
-_INDENTED = re.compile(r" {0,3}\t| {4}")
-_COMMENT_START = re.compile(r" {0,3}<!--")
 _COMMENT = re.compile(r"<!--.*?-->", re.S)
-_RAW_START = re.compile(r" {0,3}<(script|pre|style|textarea)(?=[\s>]|$)", re.I)
-_BLOCK_START = re.compile(
-    r" {0,3}(?:</?(?:address|article|aside|base|basefont|blockquote|body|caption|center|col"
-    r"|colgroup|dd|details|dialog|dir|div|dl|dt|fieldset|figcaption|figure|footer|form|frame|frameset|h[1-6]"
-    r"|head|header|hr|html|iframe|legend|li|link|main|menu|menuitem|meta|nav|noframes|ol|optgroup"
-    r"|option|p|param|search|section|summary|table|tbody|td|tfoot|th|thead|title|tr|track|ul)"
-    r"(?=[\s/>]|$)|<[?!])",
-    re.I,
-)
-_TAG_LINE = re.compile(r" {0,3}</?[a-z][\w-]*(?:\s[^<>]*)?>\s*$", re.I)
-_HEADING = re.compile(r" {0,3}#{1,6}(?:\s|$)")
-
-
-class _Line(NamedTuple):
-    kind: str
-    """`text`, `code`, `html` or `comment`: a whole comment and the rest of its last line."""
-    start: int
-    end: int
-
-
-class _BlockScan:
-    """Reads a Markdown text line by line, and tells which block each line is part of."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._fence = ""
-        """The mark that ends the current fenced block."""
-        self._html: str | None = None
-        """What ends the current HTML block: a tag, or a blank line if it is empty."""
-        self._item = 0
-        """The indent of the text in the current list item, or 0 outside of lists."""
-        self._is_paragraph = False
-        self._is_closed = False
-        """Whether a comment that starts in the current line has an end."""
-
-    def lines(self) -> Iterator[_Line]:
-        """Yield the lines that are not blank. A comment of several lines is one line."""
-        position, text = 0, self._text
-        last_close = text.rfind("-->") - 4
-        while position < len(text):
-            end = _line_end(text, position)
-            self._is_closed = position < last_close
-            kind = self._read_line(text[position:end].rstrip("\r"))
-            if kind == "comment":
-                end = _line_end(text, text.find("-->", text.find("<!--", position) + 4))
-            if kind:
-                yield _Line(kind, position, end)
-            position = end + 1
-
-    def _read_line(self, line: str) -> str:
-        bare = line.strip()
-        if self._fence:
-            if bare.startswith(self._fence) and not bare.strip(self._fence[0]):
-                self._fence = ""
-            return "code"
-        if self._html is not None:
-            if (self._html in line.lower()) if self._html else not bare:
-                self._html = None
-            return "html" if bare else ""
-        if not bare:
-            self._is_paragraph = False
-            return ""
-        wide = line.expandtabs(4)
-        width = len(wide) - len(wide.lstrip())
-        if self._item and width >= self._item:
-            return self._read_item(line[self._item :])
-        return self._read_block(line, width)
-
-    def _read_item(self, line: str) -> str:
-        if found := _FENCE.match(line):
-            self._fence = found[1]
-            return "code"
-        return "text"
-
-    def _read_block(self, line: str, width: int) -> str:
-        if width < 4 and (found := _FENCE.match(line)):
-            self._start_block()
-            self._fence = found[1]
-            return "code"
-        if self._is_closed and _COMMENT_START.match(line):
-            self._start_block()
-            return "comment"
-        if (html := self._html_end(line)) is not None:
-            self._start_block()
-            self._html = None if html and html in line.lower() else html
-            return "html"
-        if marker := _ITEM_START.match(line):
-            blank = len(marker[2].expandtabs(4))
-            self._item = len(marker[1]) + (blank if 1 <= blank <= 4 else 1)
-            self._is_paragraph = True
-            return self._read_item(line[marker.end() :])
-        if not self._is_paragraph:
-            self._item = 0
-            if width >= 4:
-                return "code"
-        self._is_paragraph = not _HEADING.match(line)
-        return "text"
-
-    def _start_block(self) -> None:
-        self._item, self._is_paragraph = 0, False
-
-    def _html_end(self, line: str) -> str | None:
-        """Return what ends the HTML block that starts with a line, or None if none starts."""
-        if opening := _RAW_START.match(line):
-            return f"</{opening[1].lower()}>"
-        is_tag = not self._is_paragraph and _TAG_LINE.match(line)
-        return "" if is_tag or _BLOCK_START.match(line) else None
-
-
-def _line_end(text: str, position: int) -> int:
-    end = text.find("\n", position)
-    return len(text) if end < 0 else end
 
 
 def find_block_comments(text: str) -> list[Span]:
@@ -277,22 +163,29 @@ def find_block_comments(text: str) -> list[Span]:
     found: list[Span] = []
     if "<!--" not in text:
         return found
-    for line in _BlockScan(text).lines():
-        if line.kind != "comment":
+    lines = TextLines(text)
+    for block in BlockScan(lines.texts).blocks():
+        if block.kind != "comment":
             continue
+        first, end = _span_of(lines, block.start, block.end)
         # After the last `-->`, each `<!--` would be searched for its end up to the line's end.
-        last = text.rfind("-->", line.start, line.end) + 3
-        comments = [Span(*match.span()) for match in _COMMENT.finditer(text, line.start, last)]
-        starts = (line.start, *(comment.end for comment in comments))
-        ends = (*(comment.start for comment in comments), line.end)
-        if any(text[start:end].strip() for start, end in zip(starts, ends, strict=True)):
+        last = text.rfind("-->", first, end) + 3
+        comments = [Span(*match.span()) for match in _COMMENT.finditer(text, first, last)]
+        starts = (first, *(comment.end for comment in comments))
+        ends = (*(comment.start for comment in comments), end)
+        if any(text[one:other].strip() for one, other in zip(starts, ends, strict=True)):
             found += comments
             continue
-        end = line.end
         while text[end : end + 1] == "\n":
             end += 1
-        found.append(Span(line.start, end))
+        found.append(Span(first, end))
     return found
+
+
+def _span_of(lines: TextLines, start: int, end: int) -> Span:
+    """Return the range of some lines, without the line feed after the last one."""
+    last = lines.starts[end]
+    return Span(lines.starts[start], last - lines.text.endswith("\n", 0, last))
 
 
 class Mention(NamedTuple):
@@ -327,24 +220,28 @@ def find_mentions(
     if "@" not in text:
         return
     pattern = _PATH_WITH_ESCAPES if has_escapes else _PATH
-    for line in _BlockScan(text).lines():
-        if line.kind == "code":
+    lines = TextLines(text)
+    for block in BlockScan(lines.texts).blocks():
+        if block.kind == "code":
             continue
-        part = _blank_code_spans(text[line.start : line.end])
-        comment_end = part.rfind("-->") if line.kind == "comment" else -1
-        for match in pattern.finditer(part):
-            before = part[match.start() - 1 : match.start()]
-            if before and not before.isspace() and before not in after:
-                continue
-            path = match[1].rstrip(trims) if trims else match[1]
-            is_text = line.kind == "comment" and match.start() > comment_end
-            block = "text" if is_text else line.kind
-            start = line.start + match.start()
-            end = start + 1 + len(path)
-            if has_escapes:
-                path = path.replace("\\ ", " ")
-            if path:
-                yield Mention(path, start, end, block, before.strip())
+        is_comment = block.kind == "comment"
+        for number in (block.start,) if is_comment else range(block.start, block.end):
+            span = _span_of(lines, number, block.end if is_comment else number + 1)
+            part = _blank_code_spans(text[span.start : span.end])
+            comment_end = part.rfind("-->") if is_comment else -1
+            for match in pattern.finditer(part):
+                before = part[match.start() - 1 : match.start()]
+                if before and not before.isspace() and before not in after:
+                    continue
+                path = match[1].rstrip(trims) if trims else match[1]
+                is_html = block.kind == "html" or match.start() <= comment_end
+                start = span.start + match.start()
+                end = start + 1 + len(path)
+                if has_escapes:
+                    path = path.replace("\\ ", " ")
+                if path:
+                    where = block.kind if is_html else "text"
+                    yield Mention(path, start, end, where, before.strip())
 
 
 def _blank_code_spans(line: str) -> str:

@@ -121,7 +121,8 @@ def test_long_lines_take_linear_time(line: str) -> None:
 
 LINES = """\
 # A|## B ##|###\tC|a|b *c*|===|---|--|- x|> q|||  # D|```|~~~|````|  ```|    # code|***|#|1. y\
-|<!-- c|-->|<!-- c -->|   z|- ```|  - deep"""
+|<!-- c|-->|<!-- c -->|   z|- ```|  - deep|<div>|</div>|<pre>|x</pre>|<b>|x <i>|<?a|?>|<!X|>\
+|<![CDATA[|]]>|</textarea>|<textarea>"""
 lines = st.sampled_from(LINES.split("|"))
 
 
