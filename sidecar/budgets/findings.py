@@ -27,6 +27,7 @@ from sidecar.counting.count_result import (
     tokens_text,
 )
 from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS, Tokenizer, count_pieces
+from sidecar.text.document import Piece, split, split_pieces, without_lone_surrogates
 from sidecar.text.outline import (
     MARK_START,
     Part,
@@ -38,8 +39,6 @@ from sidecar.text.outline import (
     has_path,
     normalize_heading_path,
 )
-from sidecar.text.pieces import Piece, split, split_pieces
-from sidecar.text.positions import without_lone_surrogates
 from sidecar.text.printable import counted, printable
 
 if TYPE_CHECKING:

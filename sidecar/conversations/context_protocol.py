@@ -16,7 +16,7 @@ from sidecar.messages.messages import Turn
 from sidecar.messages.replies import ReplyFormat
 from sidecar.messages.vendor_usage import MOST_TOKENS, Usage
 from sidecar.models.window import LimitSource, Severity
-from sidecar.text.positions import Range
+from sidecar.text.document import Range
 
 NaturalTokens = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
 PositiveTokens = Annotated[int, Meta(ge=1, le=MOST_TOKENS)]

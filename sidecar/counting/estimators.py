@@ -41,7 +41,7 @@ from sidecar import typed
 from sidecar.counting.count_result import Method
 from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS, Tokenizer
 from sidecar.models.names import facts
-from sidecar.text.pieces import split
+from sidecar.text.document import split
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Truncation

@@ -33,8 +33,7 @@ import msgspec
 from sidecar import typed
 from sidecar.counting.tokenizer_interface import WHOLE_INLINE_CHARACTERS, Tokenizer
 from sidecar.errors import SidecarError
-from sidecar.text.pieces import PIECE_CHARACTERS, has_cut_inside, split
-from sidecar.text.positions import without_lone_surrogates
+from sidecar.text.document import PIECE_CHARACTERS, has_cut_inside, split, without_lone_surrogates
 
 if TYPE_CHECKING:
     import splintr
@@ -206,7 +205,7 @@ class Bundled(msgspec.Struct, frozen=True, rename="camel"):
     Attributes:
         splintr: Its name there.
         nfc: Whether the tokenizer first normalizes text to NFC.
-        has_safe_cuts: Whether `sidecar.text.pieces` is proven to be correct for it. It is not for
+        has_safe_cuts: Whether `sidecar.text.document` is proven to be correct for it. It is not for
             SentencePiece models.
         added: The added tokens that are not special.
     """

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.counting.tokenizer_interface import SAMPLE_CHARACTERS, Tokenizer
-from sidecar.text.pieces import split
+from sidecar.text.document import split
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Truncation

@@ -16,9 +16,7 @@ from sidecar.counting.tokenizer_interface import (
     countable_pieces,
 )
 from sidecar.errors import RequestError
-from sidecar.text.document import TextDocument
-from sidecar.text.pieces import Piece, SplitText, split_pieces
-from sidecar.text.positions import Encoding, Range
+from sidecar.text.document import Encoding, Piece, Range, SplitText, TextDocument, split_pieces
 
 _MAX_INLINE_CHARACTERS = 1_000_000
 """Maximum length of text that is counted on the event loop. Longer text would take over 1 ms."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.counting.count_result import Measure, Method
 from sidecar.errors import WorkStoppedError
-from sidecar.text.pieces import Piece, SplitText
+from sidecar.text.document import Piece, SplitText
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Truncation
@@ -39,7 +39,7 @@ class Tokenizer(ABC):
         method: How the counts are made.
         error_percent: The error band (±%) that applies to any text, or None if it was not measured.
         has_safe_cuts: Whether the counts of two parts add up to the count of the whole text, if the
-            text is split where `sidecar.text.pieces` allows.
+            text is split where `sidecar.text.document` allows.
         inline_characters: Number of characters of ordinary text that are counted in about a
             millisecond.
     """

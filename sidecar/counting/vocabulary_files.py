@@ -35,7 +35,7 @@ from sidecar.counting.exact_engines import (
 )
 from sidecar.counting.tokenizer_interface import WHOLE_INLINE_CHARACTERS, Tokenizer
 from sidecar.errors import SidecarError, how_to_install
-from sidecar.text.positions import without_lone_surrogates
+from sidecar.text.document import without_lone_surrogates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +54,7 @@ class Pattern(msgspec.Struct, frozen=True):
         expression: The pattern in tiktoken's syntax.
         splits: Equivalent sequences of `Split` expressions in `tokenizer.json` files.
         nfc: Whether the tokenizer first normalizes text to NFC.
-        has_safe_cuts: Whether `sidecar.text.pieces` is proven to be correct for this pattern.
+        has_safe_cuts: Whether `sidecar.text.document` is proven to be correct for this pattern.
     """
 
     name: str

@@ -26,7 +26,7 @@ import msgspec
 from sidecar import typed
 from sidecar.endpoints.outcome import EndpointError, RequestAbandonedError
 from sidecar.errors import SidecarError
-from sidecar.text.positions import without_lone_surrogates
+from sidecar.text.document import without_lone_surrogates
 from sidecar.text.printable import printable
 
 if TYPE_CHECKING:

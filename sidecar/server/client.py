@@ -18,7 +18,7 @@ from sidecar import __version__
 from sidecar.operating_system import is_alive
 from sidecar.server.protocol import Feature, SidecarProtocol, strict_converter
 from sidecar.tasks import Scheduler
-from sidecar.text.positions import Position
+from sidecar.text.document import Position
 
 logger = logging.getLogger(__name__)
 

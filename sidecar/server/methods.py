@@ -23,7 +23,7 @@ from sidecar.counting.fitting import MARKER, FittedText
 from sidecar.errors import ERROR_KINDS
 from sidecar.messages.vendor_usage import MOST_TOKENS
 from sidecar.server.stdio import MAX_DEPTH, MAX_FRAME_BYTES
-from sidecar.text.positions import Range
+from sidecar.text.document import Range
 from sidecar.text.tables import markdown_table
 
 PROTOCOL_VERSION = 1

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sidecar.counting.counts import CountedPart, PartCounts
     from sidecar.counting.tokenizer_interface import Tokenizer
     from sidecar.models.window import Severity
-    from sidecar.text.positions import Encoding
+    from sidecar.text.document import Encoding
     from sidecar.workspace.agent_sessions import AgentSessions
     from sidecar.workspace.conversations import Conversations
     from sidecar.workspace.document_budgets import Budgets

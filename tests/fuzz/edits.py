@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 
-from sidecar.text.document import TextDocument
-from sidecar.text.positions import Range
+from sidecar.text.document import Range, TextDocument
 
 CODE = """def walk(tree, depth=0):
     \"\"\"Walk the tree, it's fine.\"\"\"

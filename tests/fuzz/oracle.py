@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sidecar.text.positions import Encoding, Position, Range
+from sidecar.text.document import Encoding, Position, Range
 
 
 def width(character: str, encoding: Encoding) -> int:

@@ -18,8 +18,7 @@ import time
 
 from sidecar.counting.exact_engines import Reference, engine
 from sidecar.counting.tokenizer_choice import Tokenizers
-from sidecar.text.document import TextDocument
-from sidecar.text.positions import Encoding
+from sidecar.text.document import Encoding, TextDocument
 from tests.document_counts import document_tokens
 from tests.fuzz import edits, oracle
 

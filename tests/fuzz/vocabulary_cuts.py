@@ -1,6 +1,6 @@
 """Tests safe split points with real vocabularies: `python -m tests.fuzz.vocabulary_cuts [N]`.
 
-Random text is split wherever `sidecar.text.pieces` permits. The counts of the parts must add up to
+Random text is split wherever `sidecar.text.document` permits. The counts of the parts must add up to
 the count of the whole. The vocabularies come from splintr and from GGUF files, which
 `python -m tests.e2e.llama.vocabularies` downloads.
 """
@@ -15,7 +15,7 @@ from functools import partial
 
 from sidecar.counting import exact_engines
 from sidecar.counting.vocabulary_files import BytePairTokenizer, load
-from sidecar.text.pieces import split
+from sidecar.text.document import split
 from tests.e2e.llama.vocabularies import FOLDER
 from tests.fuzz.edits import STOCK
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.text.document import TextDocument
-from sidecar.text.positions import Position, Range
+from sidecar.text.document import Position, Range, TextDocument
 from sidecar.workspace.check_paths import check_paths as run
 from sidecar.workspace.workspace import Event
 from tests.protocol.client import Client, edit

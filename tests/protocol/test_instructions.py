@@ -12,8 +12,7 @@ import pytest
 
 from sidecar.project import footprint
 from sidecar.project.loading_rules import loading_rules
-from sidecar.text.document import TextDocument
-from sidecar.text.positions import Position
+from sidecar.text.document import Position, TextDocument
 from tests.file_opens import recorded_opens
 from tests.protocol.client import Client, edit, until
 

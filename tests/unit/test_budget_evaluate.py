@@ -26,9 +26,8 @@ from sidecar.counting.count_result import Method
 from sidecar.counting.exact_engines import VOCABULARIES, Reference, engine, load_ranks
 from sidecar.counting.open_documents import Snapshot
 from sidecar.counting.tokenizer_interface import Tokenizer
-from sidecar.text.document import TextDocument
+from sidecar.text.document import Piece, TextDocument, split_pieces
 from sidecar.text.outline import HEAD_CHARACTERS
-from sidecar.text.pieces import Piece, split_pieces
 from sidecar.workspace.document_budgets import find_lowest_budget
 from sidecar.workspace.services import Services
 from sidecar.workspace.workspace import Workspace

@@ -21,9 +21,8 @@ from sidecar.budgets.findings import (
 )
 from sidecar.config.load import load
 from sidecar.counting.tokenizer_choice import Tokenizers
-from sidecar.text.document import TextDocument
+from sidecar.text.document import Range, TextDocument
 from sidecar.text.outline import has_ignore_mark
-from sidecar.text.positions import Range
 from sidecar.workspace.check_paths import check_paths as run
 
 FILES = 2_000

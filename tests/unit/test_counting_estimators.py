@@ -20,7 +20,7 @@ from sidecar.counting.estimators import (
 )
 from sidecar.counting.fitting import allowance, fit
 from sidecar.counting.tokenizer_choice import CalibratedTokenizer, Tokenizers
-from sidecar.text.pieces import split
+from sidecar.text.document import split
 from tests.cases import read_rows
 from tests.unit.held_out import DOCUMENTS
 

@@ -13,9 +13,7 @@ from sidecar.counting.count_result import Method
 from sidecar.counting.exact_engines import Reference, engine
 from sidecar.counting.tokenizer_interface import Tokenizer, count_pieces, countable_pieces
 from sidecar.errors import WorkStoppedError
-from sidecar.text.document import TextDocument
-from sidecar.text.pieces import PIECE_CHARACTERS
-from sidecar.text.positions import Range
+from sidecar.text.document import PIECE_CHARACTERS, Range, TextDocument
 from tests.document_counts import document_tokens, pending_characters
 from tests.fuzz import edits, soak
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.counting.estimators import _LANGUAGES, NAMES, features
-from sidecar.text.pieces import split
+from sidecar.text.document import split
 from tests.fuzz import edits
 from tests.unit.held_out import DOCUMENTS
 

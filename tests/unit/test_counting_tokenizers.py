@@ -208,7 +208,7 @@ def test_every_generation_has_a_tokenizer() -> None:
 
 @pytest.mark.parametrize("model", ["claude-opus-4-7", "some-model-of-mine"])
 def test_an_approximation_adds_up_before_it_is_rounded(model: str) -> None:
-    from sidecar.text.pieces import split
+    from sidecar.text.document import split
 
     tokenizer = Tokenizers().for_model(model)
     assert isinstance(tokenizer, ScaledTokenizer)

@@ -35,9 +35,13 @@ from sidecar.counting.vocabulary_files import (
     load_tekken,
     load_tokenizer_json,
 )
-from sidecar.text.document import TextDocument
-from sidecar.text.pieces import PIECE_CHARACTERS, split
-from sidecar.text.positions import Range, without_lone_surrogates
+from sidecar.text.document import (
+    PIECE_CHARACTERS,
+    Range,
+    TextDocument,
+    split,
+    without_lone_surrogates,
+)
 from tests.document_counts import document_tokens
 from tests.fuzz import differences
 from tests.fuzz.edits import STOCK

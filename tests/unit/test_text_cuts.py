@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sidecar.counting import vocabulary_files
 from sidecar.counting.exact_engines import VOCABULARIES, Reference, load_ranks
 from sidecar.counting.vocabulary_files import Pattern
-from sidecar.text.pieces import (
+from sidecar.text.document import (
     BREAKS,
     LETTERS,
     Piece,

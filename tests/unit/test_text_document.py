@@ -18,10 +18,20 @@ from sidecar.counting.counts import SnapshotCounter
 from sidecar.counting.exact_engines import engine
 from sidecar.counting.open_documents import Documents
 from sidecar.tasks import Workers
-from sidecar.text import pieces
-from sidecar.text.document import TextDocument
-from sidecar.text.pieces import MAX_SEARCH, PIECE_CHARACTERS, Piece, is_cut
-from sidecar.text.positions import Encoding, Position, Range, index_of_unit, join_surrogates, units
+from sidecar.text import document as text_document
+from sidecar.text.document import (
+    MAX_SEARCH,
+    PIECE_CHARACTERS,
+    Encoding,
+    Piece,
+    Position,
+    Range,
+    TextDocument,
+    index_of_unit,
+    is_cut,
+    join_surrogates,
+    units,
+)
 from tests.document_counts import document_tokens, pending_characters
 from tests.fuzz import edits, oracle
 
@@ -203,8 +213,7 @@ class WatchedPiece(Piece):
 
 def visits(monkeypatch: pytest.MonkeyPatch, characters: int) -> list[int]:
     """Make random edits and count after each. Return how many pieces each step reads."""
-    for module in ("pieces", "document"):
-        monkeypatch.setattr(f"sidecar.text.{module}.Piece", WatchedPiece)
+    monkeypatch.setattr(text_document, "Piece", WatchedPiece)
     rng, line = random.Random(characters), "some words; and others\n"
     doc = TextDocument("untitled:big", line * (characters // len(line)))
     tokenizer, found = engine("o200k_base"), []
@@ -237,7 +246,7 @@ class RecordingPattern:
     """A split pattern that records how many characters are searched."""
 
     def __init__(self) -> None:
-        self.characters, self._pattern = 0, pieces._cut()
+        self.characters, self._pattern = 0, text_document._cut()
 
     def search(self, text: str, start: int, end: int) -> re.Match[str] | None:
         found = self._pattern.search(text, start, end)
@@ -256,7 +265,7 @@ def test_edit_in_text_without_split_points_searches_little(
     rng, doc = random.Random(stretch), TextDocument("untitled:stretch", text)
     assert len(doc.pieces) == 1
     searched = RecordingPattern()
-    monkeypatch.setattr(pieces, "_cut", lambda: searched)
+    monkeypatch.setattr(text_document, "_cut", lambda: searched)
     for place in (0, len(text) - 1, *(rng.randrange(len(text)) for _ in range(30))):
         searched.characters, new = 0, rng.choice(("x", "= ", ";\n", "word word word", ""))
         span = Range(doc.position_at(place), doc.position_at(place + rng.randrange(2)))
@@ -271,8 +280,7 @@ def test_edit_in_text_without_split_points_searches_little(
 def test_position_in_a_long_line_is_found_without_reading_it(
     monkeypatch: pytest.MonkeyPatch, encoding: Encoding
 ) -> None:
-    for module in ("pieces", "document"):
-        monkeypatch.setattr(f"sidecar.text.{module}.Piece", WatchedPiece)
+    monkeypatch.setattr(text_document, "Piece", WatchedPiece)
     doc = TextDocument("untitled:line", "wörd, 字 😀; " * 300_000, encoding=encoding)
     end = doc.position_at(doc.characters - 5)
     assert doc.offset_at(end) == doc.characters - 5

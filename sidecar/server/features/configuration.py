@@ -23,7 +23,7 @@ from sidecar.project.file_watcher import FileWatcher, FollowedPaths
 from sidecar.server.client import Client
 from sidecar.server.protocol import Feature
 from sidecar.tasks import Scheduler, SharedTasks
-from sidecar.text.positions import Encoding
+from sidecar.text.document import Encoding
 from sidecar.workspace.agent_sessions import AgentSessionWatcher
 from sidecar.workspace.services import Services
 from sidecar.workspace.workspace import Event, Workspace

@@ -26,7 +26,7 @@ from sidecar.server.methods import (
     ProbeParams,
 )
 from sidecar.server.protocol import Feature
-from sidecar.text.positions import has_undecoded_bytes
+from sidecar.text.document import has_undecoded_bytes
 from sidecar.text.printable import message, printable
 from sidecar.text.tables import align_columns
 from sidecar.workspace.document_budgets import model_of

@@ -12,8 +12,7 @@ from sidecar.counting.count_result import tokens_text
 from sidecar.counting.counts import CountedPart
 from sidecar.server.client import LINE_END, from_position
 from sidecar.server.section_feature import SectionFeature
-from sidecar.text.document import TextDocument
-from sidecar.text.positions import Position
+from sidecar.text.document import Position, TextDocument
 from sidecar.text.printable import printable
 
 LABEL = "Tokens"

@@ -10,8 +10,7 @@ from sidecar.errors import RequestError
 from sidecar.operating_system import release_memory
 from sidecar.server.protocol import Feature
 from sidecar.tasks import Scheduler
-from sidecar.text.document import TextDocument
-from sidecar.text.positions import Position, Range
+from sidecar.text.document import Position, Range, TextDocument
 from sidecar.workspace.services import Services
 
 TRIM_SECONDS = 1.0
