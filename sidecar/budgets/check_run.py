@@ -48,6 +48,7 @@ from sidecar.counting.tokenizer_choice import (
     ChooseCounter,
     ContentCounter,
     CounterChoice,
+    digest_of_text,
     local_counters,
     map_batches,
 )
@@ -135,8 +136,7 @@ class Checker:
         """The keys of `always-loaded` rules whose agent sends no file of the project."""
         self._has_sent_files = False
         self._unread_files: list[Unchecked] = []
-        self.has_changed = False
-        """Whether the cache has changed and must be saved."""
+        self._has_changed = False
         fingerprint = self._settings_fingerprint()
         calibration = cache.calibration
         is_calibration_changed = calibration is not None and calibration != calibration_stamp()
@@ -151,6 +151,11 @@ class Checker:
             choose = self._choose or local_counters(self._settings)[1]
             self._counter = ContentCounter(choose, self._contents, file_stamps(self._settings))
         return self._counter
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the cache has changed and must be saved."""
+        return self._has_changed or (self._counter is not None and self._counter.has_new)
 
     def run(
         self,
@@ -274,7 +279,8 @@ class Checker:
 
     def check_text(self, target: Target, text: str) -> Checked:
         """Check text from standard input against the rules for a path."""
-        (result,) = self._check_loaded([LoadedFile(target, Snapshot(text=text))])
+        file = LoadedFile(target, Snapshot(text=text), digest=digest_of_text(text))
+        (result,) = self._check_loaded([file])
         return result
 
     def measure(self, text: str) -> Measure:
@@ -341,7 +347,7 @@ class Checker:
             else:
                 stamps[target] = stamp or _NO_STAMP
         if stamps:
-            self.has_changed = True
+            self._has_changed = True
             for result in self._check_new(stamps, stamped_at):
                 results[result.target.relative] = result
                 entries[result.target.relative] = result.entry
@@ -456,7 +462,7 @@ class Checker:
             return Measure(entry.tokens, entry.method, "", entry.error_percent)
         content = read(File(checked.target.path, 0, named=True))
         text = "" if isinstance(content, SkippedPath) else content.text
-        return self.counter.measure(text, model, entry.digest)
+        return self.counter.measure(text, model)
 
     def _settings_fingerprint(self) -> str:
         written = msgspec.json.encode(
@@ -527,7 +533,7 @@ def _load_target(target: Target, stamp: FileStamp, stamped_at: int) -> LoadedFil
         is_binary = not content.failed
         entry = Entry(stamp, is_stamp_reliable(stamp, stamped_at)) if is_binary else _UNREAD
         return Checked(target, entry, None, content)
-    digest = digest_of(content.text.encode("utf-8", "surrogatepass"))
+    digest = digest_of_text(content.text)
     return LoadedFile(target, Snapshot(text=content.text), stamp, stamped_at, digest)
 
 

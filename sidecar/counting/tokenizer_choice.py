@@ -607,8 +607,15 @@ def local_counters(settings: Settings) -> tuple[CounterChooser, ChooseCounter]:
     return chooser, choose
 
 
+def digest_of_text(text: str) -> bytes:
+    """Return the key of a text in `ContentCounts`."""
+    import hashlib  # imported late, because `token-sidecar count` does not need it
+
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
 class ContentCounter:
-    """Counts many texts for any model. Counts by a local tokenizer can be cached by content."""
+    """Counts many texts for any model. Counts by a local tokenizer may be cached by content."""
 
     def __init__(
         self, choose: ChooseCounter, contents: ContentCounts | None = None, stamps: str = ""
@@ -617,23 +624,23 @@ class ContentCounter:
 
         Args:
             choose: Chooses the counter for a text and a model.
-            contents: The cached counts, which are updated.
+            contents: The cached counts, which are updated. By default, no counts are cached.
             stamps: Changes if a tokenizer file in the settings does, so that its counts are redone.
         """
         self._choose, self._stamps = choose, stamps
-        self._contents = {} if contents is None else contents
+        self._contents = contents
         self.uses_calibration = False
         """Whether any count depends on the calibration."""
         self.has_new = False
         """Whether any count was added to the cache."""
 
-    def measure(self, text: str, model: str, digest: bytes = b"") -> Measure:
-        """Count text. The count is cached if a digest is given."""
-        (choice,) = self.choose_counters([Snapshot(text=text)], model, [digest])
+    def measure(self, text: str, model: str) -> Measure:
+        """Count text for a model."""
+        (choice,) = self.choose_counters([Snapshot(text=text)], model)
         return choice.measure(text)
 
     def choose_counters(
-        self, snapshots: Sequence[Snapshot], model: str, digests: Iterable[bytes] = ()
+        self, snapshots: Sequence[Snapshot], model: str, digests: Sequence[bytes] = ()
     ) -> list[CounterChoice]:
         """Choose how to count each text. The results include the counts of the whole texts.
 
@@ -642,16 +649,16 @@ class ContentCounter:
         Args:
             snapshots: The texts.
             model: The model.
-            digests: The texts' digests, if their counts are to be cached. Those that are empty are
-                not.
+            digests: The texts' digests, if they are known.
         """
         choices = [self._choose(snapshot, model) for snapshot in snapshots]
-        keys = [*digests] or [b""] * len(snapshots)
-        local = {
-            index: self._contents.setdefault(keys[index], {}) if keys[index] else {}
-            for index, choice in enumerate(choices)
-            if choice.whole is None
-        }
+        local: dict[int, dict[str, int]] = {}
+        for index, (snapshot, choice) in enumerate(zip(snapshots, choices, strict=True)):
+            if choice.whole is None and self._contents is not None:
+                digest = digests[index] if digests else digest_of_text(snapshot.text)
+                local[index] = self._contents.setdefault(digest, {})
+            elif choice.whole is None:
+                local[index] = {}
         if local:
             base = choices[next(iter(local))].tokenizer.base  # it is the same for the same model
             key = self._count_key(base)

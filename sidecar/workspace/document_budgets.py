@@ -15,6 +15,7 @@ from sidecar.budgets.budget_rules import Rule, Subject
 from sidecar.config.safe_files import FileStamp, stamp_of
 from sidecar.config.settings import Budget
 from sidecar.counting.open_documents import Documents, Snapshot
+from sidecar.counting.tokenizer_choice import digest_of_text
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS
 from sidecar.project.files import File, Targets, Text, drop_duplicate_links, read
 from sidecar.text.outline import HEAD_CHARACTERS, MARK_START, has_ignore_mark
@@ -123,7 +124,6 @@ class Budgets:
         self, subject: Subject, workspace: Workspace, sent: SentFiles
     ) -> list[Finding]:
         """Return the finding of a text for what an agent sends with every call, if any."""
-        from sidecar.budgets.check_cache import digest_of
         from sidecar.budgets.findings import evaluate_always_loaded, whole_file_finding
 
         settings = workspace.settings
@@ -134,7 +134,7 @@ class Budgets:
             base = self._counts.count_cache_key(
                 model, settings, sent=len(file.text) <= LARGEST_CHARACTERS
             )
-            key = digest_of(file.text.encode("utf-8", "surrogatepass")), base
+            key = digest_of_text(file.text), base
             if key not in self._sent:
                 choice = await self._counts.choose_counter(part, model, settings)
                 self._sent[key] = await self._counts.measure(part, choice)

@@ -282,7 +282,6 @@ def count_sent_texts(
     """
     from sidecar.budgets.check_cache import (
         decode_counts,
-        digest_of,
         drop_unused,
         file_stamps,
         load_cache,
@@ -299,9 +298,8 @@ def count_sent_texts(
         measures = dict[tuple[str, str], Measure]()
         for model, of_model in texts.items():
             distinct = list(dict.fromkeys(of_model))
-            digests = [digest_of(text.encode("utf-8", "surrogatepass")) for text in distinct]
             snapshots = [Snapshot(text=text) for text in distinct]
-            choices = counter.choose_counters(snapshots, model, digests)
+            choices = counter.choose_counters(snapshots, model)
             for text, choice in zip(distinct, choices, strict=True):
                 measures[model, text] = choice.measure(text)
         if counter.has_new:

@@ -40,7 +40,7 @@ PURE = (
     "text/",
     "messages/",
     "models/",
-    *(f"budgets/{name}.py" for name in ("budget_rules", "findings", "fixes")),
+    *(f"budgets/{name}.py" for name in ("budget_rules", "findings")),
     "conversations/",
     *(f"counting/{name}.py" for name in ("count_result", "fitting", "message_tokens")),
     "counting/tokenizer_interface.py",

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from sidecar.cli.check import check
 from sidecar.config.load import load
+from sidecar.counting.exact_engines import FastEngine
 from sidecar.project import footprint
 from sidecar.project.source_files import MAX_BYTES
 from tests.cases import read_rows
@@ -57,6 +59,23 @@ def run(*arguments: str) -> Result:
 def findings(*arguments: str) -> list[tuple[str, dict[str, Any]]]:
     files = json.loads(run("--json", *arguments).stdout)["files"]
     return [(file["path"], found) for file in files for found in file["findings"]]
+
+
+def test_what_is_always_sent_is_counted_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "CLAUDE.md").write_text("<!-- a comment that is not sent -->\nand words that are\n")
+    counted: list[str] = []
+    original = FastEngine.count_many
+
+    def count_many(self: FastEngine, texts: Sequence[str]) -> list[int]:
+        counted.extend(texts)
+        return original(self, texts)
+
+    monkeypatch.setattr(FastEngine, "count_many", count_many)
+    before = run(".", "--diff", "HEAD").stdout
+    assert "and words that are" in counted
+    counted.clear()
+    assert run(".", "--diff", "HEAD").stdout == before
+    assert counted == []
 
 
 def test_what_is_always_sent_shares_the_budget(root: Path) -> None:
