@@ -270,21 +270,21 @@ def read_message(message: Any) -> Message:
     if not role and "type" in fields:  # this is an item of OpenAI's Responses API
         return Message("", "", [_block(fields, 0)])
     content = fields.get("content")
-    blocks = blocks_of(fields.get("parts") if content is None else content)
+    content = fields.get("parts") if content is None else content
     calls = next((fields[key] for key in ("toolCalls", "tool_calls") if fields.get(key)), ())
-    blocks = [*call_entries(calls), *blocks]
+    call_id = _first(fields, ("toolCallId", "tool_call_id"))
+    return Message(role, name, _message_blocks(role, name, content, calls, call_id))
+
+
+def _message_blocks(role: str, name: str, content: Any, calls: Any, call_id: str) -> list[Block]:
+    """Return a message's blocks. A tool's message without any call or result is one result."""
+    blocks = [*_call_entries(calls), *blocks_of(content)]
     if role in RESULT_ROLES and not any(block.kind in ("call", "result") for block in blocks):
-        call_id = _first(fields, ("toolCallId", "tool_call_id"))
-        return Message(role, name, [result_turn(content, call_id, name)])
-    return Message(role, name, blocks)
+        return [Block("result", {"content": content}, "turn", 0, call_id, name)]
+    return blocks
 
 
-def result_turn(content: Any, call_id: str, name: str) -> Block:
-    """Return the block for a message that consists of a single tool result."""
-    return Block("result", {"content": content}, "turn", 0, call_id, name)
-
-
-def call_entries(calls: Any) -> list[Block]:
+def _call_entries(calls: Any) -> list[Block]:
     """Return the blocks of a message's `toolCalls`, which may be in this protocol's or OpenAI's
     format.
     """
@@ -417,12 +417,9 @@ def parts(turn: Turn) -> list[Block]:
     """Return the tool calls and tool results in a turn, in order."""
     if isinstance(turn.content, str) and turn.role not in RESULT_ROLES and not field_calls(turn):
         return []
-    blocks = [*call_entries(field_calls(turn)), *_listed(turn)]
-    found = [block for block in blocks if block.kind in ("call", "result") and not block.by_vendor]
-    if turn.role in RESULT_ROLES and not found:
-        call_id = turn.tool_call_id or turn.openai_tool_call_id or ""
-        return [result_turn(turn.content, call_id, turn.name or "")]
-    return found
+    call_id = turn.tool_call_id or turn.openai_tool_call_id or ""
+    blocks = _message_blocks(turn.role, turn.name or "", turn.content, field_calls(turn), call_id)
+    return [block for block in blocks if block.kind in ("call", "result") and not block.by_vendor]
 
 
 def field_calls(turn: Turn) -> list[dict[str, Any]]:
