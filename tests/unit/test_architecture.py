@@ -278,7 +278,7 @@ def test_no_server_exists_at_module_level() -> None:
 
 # Only these modules create tasks and timers directly. All others use `sidecar.tasks`.
 # - protocol.py runs each request as a task.
-# - serve.py needs a timer without an event loop, so that the process exits even if a worker hangs.
+# - run.py needs a timer without an event loop, so that the process exits even if a worker hangs.
 # - local_servers.py must open and close LM Studio's SDK in the same task.
 TASK_MODULES = {
     "tasks.py",
