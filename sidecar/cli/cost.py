@@ -280,8 +280,7 @@ def _read_team(settings: Settings, params: CostDetailParams, agent: str | None) 
 
 
 def _open_store(settings: Settings) -> TeamStore:
-    from sidecar.config.paths import state_dir
-    from sidecar.config.stored_prices import STORED_LIST
+    from sidecar.config.paths import STORED_LIST, state_dir
     from sidecar.cost.prices import Prices
     from sidecar.cost.team import TeamStore
 
@@ -539,8 +538,7 @@ def update_prices(url: str | None, as_json: bool) -> None:
     `cost reconcile --api`, no other command uses the network unless your settings contain an
     endpoint, a collector or a team store.
     """
-    from sidecar.config.paths import state_dir
-    from sidecar.config.stored_prices import STORED_LIST
+    from sidecar.config.paths import STORED_LIST, state_dir
     from sidecar.cost.price_updates import update_prices as fetch
 
     target = state_dir() / STORED_LIST

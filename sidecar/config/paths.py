@@ -82,6 +82,8 @@ def _user_folder(kind: Literal["config", "state", "cache"]) -> Path:
     return Path(getattr(folders, f"user_{kind}_dir"))
 
 
+STORED_LIST = "prices.json"
+"""The file name of the price list that `cost update-prices` saves in the state folder."""
 LEDGER_FILES = ("ledger.db", "ledger.db-wal")
 """The files to watch for changes to the ledger: the database and its write-ahead log."""
 

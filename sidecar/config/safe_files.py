@@ -36,8 +36,10 @@ stamp_of_status: Callable[[os.stat_result], FileStamp] = attrgetter(
 )
 
 
-def stamp_of(path: str | os.PathLike[str]) -> FileStamp | None:
+def stamp_of(path: str | os.PathLike[str] | None) -> FileStamp | None:
     """Return a file's stamp, or None if the file does not exist. This function blocks."""
+    if path is None:
+        return None
     try:
         return stamp_of_status(os.stat(path))
     except (OSError, ValueError):  # ValueError: the path contains a NUL
@@ -139,6 +141,21 @@ def set_aside(path: Path, why: str, beside: tuple[str, ...] = ()) -> None:
         logger.warning("%s is unusable and could not be renamed: %s", path, why)
     else:
         logger.warning("%s is unusable and was renamed to %s: %s", path, aside.name, why)
+
+
+ListFile: TypeAlias = Path | None
+"""The path of the saved price list, or None to use only the bundled list."""
+
+
+def read_price_list(file: ListFile) -> bytes | None:
+    """Return the list's contents, or None if it is missing or cannot be read."""
+    try:
+        return file.read_bytes() if file else None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        logger.warning("cannot read the price list %s: %s", file, error.strerror)
+        return None
 
 
 MAX_BYTES = 1_000_000

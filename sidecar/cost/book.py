@@ -16,8 +16,8 @@ from types import MappingProxyType
 
 import msgspec
 
+from sidecar.config.paths import STORED_LIST
 from sidecar.config.settings import Price
-from sidecar.config.stored_prices import STORED_LIST
 from sidecar.cost.caps import branch_cost, spend_so_far
 from sidecar.cost.context_costs import BranchCost, SpendingSums, UsageBlock
 from sidecar.cost.cost_protocol import (

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from sidecar.config import stored_prices
-from sidecar.config.safe_files import FileStamp
+from sidecar.config.safe_files import FileStamp, read_price_list, stamp_of
 from sidecar.config.settings import Price
 from sidecar.cost.ledger_events import Basis, Buckets, Cost, LedgerEvent
 from sidecar.messages.vendor_usage import MOST_USD
@@ -56,7 +55,7 @@ class Prices:
 
         If the price list has changed since the last call, it is loaded again.
         """
-        version = stored_prices.version(self._stored_list)
+        version = stamp_of(self._stored_list)
         with self._lock:
             is_changed = version != self._version or not self._fingerprint
             if is_changed:
@@ -65,7 +64,7 @@ class Prices:
         self.load()
         if is_changed:
             # A list that was downloaded again is often the same.
-            stored = hashlib.sha256(stored_prices.read(self._stored_list) or b"").hexdigest()
+            stored = hashlib.sha256(read_price_list(self._stored_list) or b"").hexdigest()
             content = msgspec.json.encode((package_versions(), stored, self._entries))
             self._fingerprint = hashlib.sha256(content).hexdigest()[:16]
         return self._fingerprint

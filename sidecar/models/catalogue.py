@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
-from sidecar.config.paths import state_dir
-from sidecar.config.stored_prices import STORED_LIST
+from sidecar.config.paths import STORED_LIST, state_dir
 from sidecar.models.names import (
     LOCAL_PROVIDERS,
     UNKNOWN,

@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from sidecar import typed
-from sidecar.config import stored_prices
-from sidecar.config.safe_files import FileStamp
+from sidecar.config.safe_files import FileStamp, ListFile, read_price_list, set_aside, stamp_of
 from sidecar.config.settings import Price
-from sidecar.config.stored_prices import ListFile
 
 if TYPE_CHECKING:
     from genai_prices.data_snapshot import DataSnapshot
@@ -154,7 +152,7 @@ _loaded: dict[tuple[ListFile, FileStamp | None], DataSnapshot] = {}
 
 def is_loaded(file: ListFile = None) -> bool:
     """Return whether `price_list` returns without reading a file."""
-    return (file, stored_prices.version(file)) in _loaded
+    return (file, stamp_of(file)) in _loaded
 
 
 @cache
@@ -174,7 +172,7 @@ def price_list(file: ListFile = None) -> DataSnapshot:
     0.2 to 0.8 s. The list is cached until the file changes.
     """
     with _lock:
-        key = (file, stored_prices.version(file))
+        key = (file, stamp_of(file))
         if key not in _loaded:
             _loaded[key] = _load_list(file)
         return _loaded[key]
@@ -183,12 +181,12 @@ def price_list(file: ListFile = None) -> DataSnapshot:
 def _load_list(file: ListFile) -> DataSnapshot:
     from genai_prices.data_snapshot import get_snapshot
 
-    data = stored_prices.read(file)
-    if data is not None:
+    data = read_price_list(file)
+    if file is not None and data is not None:
         try:
             return _with_own_prices(parse_list(data))
         except ValueError as error:
-            stored_prices.refuse(file, f"{error}")
+            set_aside(file, f"{error}; download it again with `token-sidecar cost update-prices`")
     return _with_own_prices(get_snapshot())
 
 

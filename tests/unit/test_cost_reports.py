@@ -344,7 +344,7 @@ def test_report_names_a_list_for_one_region(
 
 def _prices_with_house(folder: Path) -> Prices:
     """Return the price list, with an additional model that has its own price threshold."""
-    from sidecar.config import stored_prices
+    from sidecar.config.safe_files import stamp_of
     from sidecar.models.price_list import _loaded, parse_list, price_list
 
     file = folder / "with-house.json"
@@ -352,7 +352,7 @@ def _prices_with_house(folder: Path) -> Prices:
     bundled = price_list()
     house = parse_list(json.dumps(HOUSE).encode())
     both = type(bundled)([*bundled.providers, *house.providers], False)
-    _loaded[file, stored_prices.version(file)] = both
+    _loaded[file, stamp_of(file)] = both
     return Prices(stored_list=file)
 
 
