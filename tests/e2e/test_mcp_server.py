@@ -68,10 +68,24 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture
+def home(tmp_path: Path) -> ClaudeHome:
+    """Claude Code, whose sessions begin now."""
+    made = ClaudeHome(tmp_path / ".claude")
+    made.clock.now = datetime.now(UTC)
+    return made
+
+
 def text_of(result: types.CallToolResult) -> str:
     (content,) = result.content
     assert isinstance(content, types.TextContent)
     return content.text
+
+
+def data_of(result: types.CallToolResult) -> dict[str, Any]:
+    """Return the structured content of an answer."""
+    assert result.structured_content is not None
+    return dict(result.structured_content)
 
 
 async def printed(project: Path, *command: str) -> Any:
@@ -86,15 +100,14 @@ def tokens_of(text: str) -> int:
     return Tokenizers().for_model("gpt-4o").count(text)
 
 
-@pytest.mark.parametrize("half", [r"\ud82d", r"\uDE00", r"\\\uD83D"])
-def test_half_a_character_in_a_request_is_answered(project: Path, half: str) -> None:
-    """`JSON.stringify` writes these escapes when a model's text ends inside an emoji."""
+def exchange(project: Path, text: str) -> tuple[dict[str, Any], str]:
+    """Count a text, written as JSON, in a process. Return the answer and the log."""
     opening = {
         "protocolVersion": "2025-06-18",
         "capabilities": {},
         "clientInfo": {"name": "test", "version": "1"},
     }
-    call = {"name": "count_tokens", "arguments": {"text": "HALF"}}
+    call = {"name": "count_tokens", "arguments": {"text": "TEXT"}}
     messages: list[dict[str, Any]] = [
         {"id": 1, "method": "initialize", "params": opening},
         {"method": "notifications/initialized"},
@@ -102,20 +115,28 @@ def test_half_a_character_in_a_request_is_answered(project: Path, half: str) -> 
         {"id": 3, "method": "ping"},
     ]
     sent = "".join(json.dumps({"jsonrpc": "2.0", **one}) + "\n" for one in messages)
+    pipe = subprocess.PIPE
     with subprocess.Popen(
-        [PROGRAM, "mcp"], cwd=project, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [PROGRAM, "mcp"], cwd=project, stdin=pipe, stdout=pipe, stderr=pipe
     ) as server:
         assert server.stdin is not None
         assert server.stdout is not None
-        server.stdin.write(sent.replace("HALF", f"smile {half}").encode())
+        server.stdin.write(sent.replace("TEXT", text).encode())
         server.stdin.flush()
         answers = [json.loads(server.stdout.readline()) for _ in range(3)]
-        server.stdin.close()
+        _, errors = server.communicate(timeout=60)
     by_id = {answer["id"]: answer["result"] for answer in answers}
+    return dict(by_id[2]["structuredContent"]), errors.decode()
+
+
+@pytest.mark.parametrize("half", [r"\ud82d", r"\uDE00", r"\\\uD83D"])
+def test_half_a_character_in_a_request_is_answered(project: Path, half: str) -> None:
+    """`JSON.stringify` writes these escapes when a model's text ends inside an emoji."""
+    answer, _ = exchange(project, f"smile {half}")
     shown = json.loads(f'"smile {half}"').replace(
         json.loads(f'"{half}"')[-1], "\N{REPLACEMENT CHARACTER}"
     )
-    assert by_id[2]["structuredContent"]["tokens"] == tokens_of(shown)
+    assert answer["tokens"] == tokens_of(shown)
 
 
 def test_the_schemas_take_at_most_300_tokens() -> None:
@@ -150,19 +171,15 @@ async def test_files_folders_and_texts_have_the_counts_of_the_count_command(
         text = await client.call_tool("count_tokens", {"text": "hello world"})
     output = await printed(project, "count", "--json", ".")
     by_path = {entry["path"]: entry["tokens"] for entry in output["files"]}
-    assert file.structured_content is not None
-    assert folder.structured_content is not None
-    assert text.structured_content is not None
-    assert file.structured_content["tokens"] == by_path["docs/a.md"]
-    assert folder.structured_content["tokens"] == output["total"]["tokens"]
-    assert text.structured_content["tokens"] == 2
+    assert data_of(file)["tokens"] == by_path["docs/a.md"]
+    assert data_of(folder)["tokens"] == output["total"]["tokens"]
+    assert data_of(text)["tokens"] == 2
     assert text_of(file).startswith(f"docs/a.md: {by_path['docs/a.md']:,} tokens for gpt-4o")
 
 
 async def test_a_map_has_the_sums_of_the_count_command(project: Path) -> None:
     async with connected(project) as client:
-        found = (await client.call_tool("token_map", {"depth": 2})).structured_content
-    assert found is not None
+        found = data_of(await client.call_tool("token_map", {"depth": 2}))
     entries = {entry["path"]: entry["tokens"] for entry in found["entries"]}
     assert entries["docs/"] == entries["docs/a.md"]
     top = sum(tokens for path, tokens in entries.items() if path.count("/") == path.endswith("/"))
@@ -198,12 +215,10 @@ async def test_budgets_are_those_of_the_check_command(project: Path) -> None:
         within = await client.call_tool("check_budgets", {"paths": ["docs"]})
     report = await printed(project, "check", "--json", ".")
     (reported,) = [finding for file in report["files"] for finding in file["findings"]]
-    assert result.structured_content is not None
-    (finding,) = result.structured_content["findings"]
+    (finding,) = data_of(result)["findings"]
     assert finding["over"] == reported["over"]
     assert text_of(result).startswith("1 budget exceeded; ")
-    assert within.structured_content is not None
-    assert within.structured_content["exceeded"] == 0
+    assert data_of(within)["exceeded"] == 0
 
 
 @pytest.mark.parametrize("is_absolute", [True, False])
@@ -220,14 +235,12 @@ async def test_a_linked_file_has_the_budget_of_its_path(project: Path, is_absolu
         async with connected(project) as client:
             result = await client.call_tool("check_budgets", {"paths": [named]})
             size = await client.call_tool("count_tokens", {"path": named})
-        assert result.structured_content is not None
-        (found,) = result.structured_content["findings"]
+        (found,) = data_of(result)["findings"]
         assert (found["path"], found["tokens"]) == (
             path.removeprefix("docs/../"),
             finding["tokens"],
         )
-        assert size.structured_content is not None
-        assert size.structured_content["tokens"] == finding["tokens"]
+        assert data_of(size)["tokens"] == finding["tokens"]
 
 
 BAD_CALLS: list[tuple[str, dict[str, Any], str]] = [
@@ -300,7 +313,7 @@ async def test_answers_are_short(project: Path) -> None:
         ):
             result = await client.call_tool(tool, arguments)
             assert tokens_of(text_of(result)) <= 500, tool
-            written = json.dumps(result.structured_content, separators=(",", ":"))
+            written = json.dumps(data_of(result), separators=(",", ":"))
             assert tokens_of(written) <= 800, tool
         more = await client.call_tool("token_map", {"depth": 3})
     assert "omitted; try a smaller folder" in text_of(more)
@@ -320,10 +333,8 @@ def add_tool_call(home: Path, session: Any) -> None:
 
 @pytest.mark.parametrize("named_by", ["variable", "tool call", "late tool call"])
 async def test_the_callers_own_session_is_shown_beside_a_newer_one(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named_by: str
+    project: Path, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named_by: str
 ) -> None:
-    home = ClaudeHome(tmp_path / ".claude")
-    home.clock.now = datetime.now(UTC)
     own, other = home.session(project), home.session(project)
     add_reply(home, own)
     add_reply(home, other)
@@ -345,55 +356,44 @@ async def test_the_callers_own_session_is_shown_beside_a_newer_one(
             add_tool_call(tmp_path, own)
         result = await asked
         counted = await client.call_tool("count_tokens", {"text": "hello world"}, meta=meta)
-    found = result.structured_content
-    assert found is not None
+    found = data_of(result)
     assert (found["session"]["id"], found["tokens"]) == (own.id, home.truth.context[own.id])
     assert f"{home.truth.context[own.id]:,} tokens" in text_of(result)
     assert None not in found.values()
-    assert counted.structured_content is not None
-    assert counted.structured_content["model"] == "gpt-4o"  # configured
+    assert data_of(counted)["model"] == "gpt-4o"  # configured
 
 
 @pytest.mark.parametrize("configured", ["gpt-4o", "claude-opus-4-5", None])
 @pytest.mark.parametrize("argument", [None, "gpt-3.5-turbo"])
 async def test_a_configured_model_is_used_before_the_sessions(
-    project: Path, tmp_path: Path, configured: str | None, argument: str | None
+    project: Path, home: ClaudeHome, configured: str | None, argument: str | None
 ) -> None:
     written = f'model = "{configured}"\n' if configured else ""
     (project / ".token-sidecar.toml").write_text(written)
-    home = ClaudeHome(tmp_path / ".claude")
-    home.clock.now = datetime.now(UTC)
     add_reply(home, home.session(project))
     named = {"model": argument} if argument else {}
     async with connected(project, client="claude-code") as client:
-        session = (await client.call_tool("context_usage", {})).structured_content
-        mapped = (await client.call_tool("token_map", {})).structured_content
+        session = data_of(await client.call_tool("context_usage", {}))
+        mapped = data_of(await client.call_tool("token_map", {}))
         counted = await client.call_tool("count_tokens", {"path": "docs/a.md", **named})
-    assert session is not None
-    assert mapped is not None
-    assert counted.structured_content is not None
     assert session["model"] not in (configured, argument)
     default = configured or session["model"]
     assert mapped["model"] == default
-    assert counted.structured_content["model"] == (argument or default)
-    assert counted.structured_content["contextPercent"] > 0
+    assert data_of(counted)["model"] == (argument or default)
+    assert data_of(counted)["contextPercent"] > 0
     assert f"for {argument or default}" in text_of(counted)
 
 
-async def test_spend_has_the_costs_of_usage_and_the_caps(project: Path, tmp_path: Path) -> None:
+async def test_spend_has_the_costs_of_usage_and_the_caps(project: Path, home: ClaudeHome) -> None:
     config_file().parent.mkdir(parents=True, exist_ok=True)
     config_file().write_text("[cost]\nsession-soft-cap-usd = 2\nhard-cap-usd = 70\n")
-    home = ClaudeHome(tmp_path / ".claude")
-    home.clock.now = datetime.now(UTC)
     session, other = home.session(project), home.session(project)
     add_reply(home, other)
     add_reply(home, session)
     async with connected(project, client="claude-code") as client:
         result = await client.call_tool("spend", {})
-        usage = (await client.call_tool("context_usage", {})).structured_content
-    found = result.structured_content
-    assert found is not None
-    assert usage is not None
+        usage = data_of(await client.call_tool("context_usage", {}))
+    found = data_of(result)
     assert found["session"] == {"usd": usage["costUsd"], "softCapUsd": 2.0}
     assert found["project"]["usd"] > found["session"]["usd"]
     assert found["today"] == {"usd": found["project"]["usd"], "hardCapUsd": 70.0}
@@ -412,8 +412,7 @@ async def test_spend_adds_up_the_sessions_on_the_callers_branch(
     async with connected(project, client="claude-code") as client:
         result = await client.call_tool("spend", {})
     rows = {row["id"]: row["costUsd"] for row in await printed(project, "usage", "--all", "--json")}
-    found = result.structured_content
-    assert found is not None
+    found = data_of(result)
     assert found["session"]["usd"] == rows[own]
     usd = pytest.approx(rows[own] + rows[sessions["main"]])
     assert found["branch"] == {"name": "main", "sessions": 2, "usd": usd}
@@ -430,14 +429,12 @@ def add_session(home: ClaudeHome, project: Path, branch: str) -> str:
     return session.id
 
 
-async def test_sentences_that_matter_are_in_both_halves(project: Path, tmp_path: Path) -> None:
+async def test_sentences_that_matter_are_in_both_halves(project: Path, home: ClaudeHome) -> None:
     (project / ".token-sidecar.toml").write_text("")
     async with connected(project, client="codex-mcp-client") as client:
         missing = await client.call_tool("context_usage", {})
         unspent = await client.call_tool("spend", {})
         unbudgeted = await client.call_tool("check_budgets", {})
-    home = ClaudeHome(tmp_path / ".claude")
-    home.clock.now = datetime.now(UTC)
     session = home.session(project)
     add_reply(home, session)
     session.user()
@@ -450,13 +447,10 @@ async def test_sentences_that_matter_are_in_both_halves(project: Path, tmp_path:
         (guessed, "unheard-of is unknown"),
     ):
         assert sentence in text_of(result)
-        assert result.structured_content is not None
-        assert any(sentence in note for note in result.structured_content["notes"])
+        assert any(sentence in note for note in data_of(result)["notes"])
 
 
-async def test_an_unreadable_ledger_is_reported(project: Path, tmp_path: Path) -> None:
-    home = ClaudeHome(tmp_path / ".claude")
-    home.clock.now = datetime.now(UTC)
+async def test_an_unreadable_ledger_is_reported(project: Path, home: ClaudeHome) -> None:
     session = home.session(project)
     session.user()
     session.reply()
@@ -464,9 +458,8 @@ async def test_an_unreadable_ledger_is_reported(project: Path, tmp_path: Path) -
     ledger.parent.mkdir(parents=True)
     ledger.write_bytes(b"not a database" * 999)
     async with connected(project, client="claude-code") as client:
-        found = (await client.call_tool("context_usage", {})).structured_content
+        found = data_of(await client.call_tool("context_usage", {}))
         shown = text_of(await client.call_tool("context_usage", {}))
-    assert found is not None
     assert found["tokens"] == home.truth.context[session.id]
     problem = f"The cost is unknown: the ledger {ledger} is damaged"
     assert sum(note.startswith(problem) for note in found["notes"]) == 1
@@ -500,36 +493,8 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> N
 
 
 def test_no_text_reaches_the_log(project: Path) -> None:
-    messages = [
-        {
-            "jsonrpc": "2.0",
-            "id": 1,
-            "method": "initialize",
-            "params": {
-                "protocolVersion": "2025-06-18",
-                "capabilities": {},
-                "clientInfo": {"name": "t", "version": "1"},
-            },
-        },
-        {"jsonrpc": "2.0", "method": "notifications/initialized"},
-        {
-            "jsonrpc": "2.0",
-            "id": 2,
-            "method": "tools/call",
-            "params": {"name": "count_tokens", "arguments": {"text": "PLANTED secret"}},
-        },
-    ]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        [PROGRAM, "mcp"], cwd=project, stdin=pipe, stdout=pipe, stderr=pipe, text=True
-    ) as server:
-        assert server.stdin
-        assert server.stdout
-        server.stdin.write("".join(f"{json.dumps(message)}\n" for message in messages))
-        server.stdin.flush()
-        reply = next(reply for reply in map(json.loads, server.stdout) if reply.get("id") == 2)
-        _, errors = server.communicate(timeout=60)
-    assert reply["result"]["structuredContent"]["tokens"] > 0
+    answer, errors = exchange(project, "PLANTED secret")
+    assert answer["tokens"] > 0
     assert "PLANTED" not in errors
     kept = [path for path in project.parent.rglob("*") if path.is_file()]
     assert not any(b"PLANTED" in path.read_bytes() for path in kept)

@@ -75,19 +75,6 @@ async def test_disabled_endpoints_get_no_request_in_a_whole_session(
         assert fake.asked == []
 
 
-async def test_after_a_404_the_default_estimate_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with FakeServer() as fake, session(fake.url, tmp_path, monkeypatch) as client:
-        for _ in range(3):
-            count = await client.request("tokens/count", {"text": "hello world"})
-            assert (count["tokens"], count["method"]) == (2, "estimate")
-        asked = len(fake.asked)
-        empty = await client.request("tokens/count", {"text": ""})
-        assert (empty["tokens"], empty["method"]) == (0, "exact")
-        assert len(fake.asked) == asked
-
-
 async def test_the_context_of_200_turns_equals_the_servers_count_at_every_turn(
     llama_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,24 +103,6 @@ async def test_the_context_of_200_turns_equals_the_servers_count_at_every_turn(
             if own > usage["usable"] * 0.95 and over_at is None:
                 over_at = number
         assert pruned_at == over_at is not None
-
-
-async def test_capabilities_are_reported_over_the_protocol(
-    llama_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with session(llama_url, tmp_path, monkeypatch) as client:
-        [before] = await client.request("capabilities/list", {})
-        assert (before["text"], before["checkedAt"]) == ("unknown", None)
-        [row] = await client.request("capabilities/probe", {})
-        assert row["checkedAt"]
-        assert {key: row[key] for key in ("model", "server", "text", "chat", "limit")} == {
-            "model": "tiny",
-            "server": "llamacpp",
-            "text": "supported",
-            "chat": "supported",
-            "limit": 4096,
-        }
-        assert await client.request("capabilities/list", {}) == [row]
 
 
 async def test_abandoned_counts_are_not_sent_to_a_slow_server(

@@ -453,6 +453,8 @@ def test_health_reports_configuration_model_agents_endpoints_and_errors(unused: 
     lines = "\n".join(unused.lua("return vim.api.nvim_buf_get_lines(0, 0, -1, true)"))
     for part in ("configuration", "coding agents", "endpoints", "last error"):
         assert f"token-sidecar: {part}" in lines
+    assert "token-sidecar, version" in lines
+    assert "buffers: 1" in lines
     assert "model: gpt-" in lines
     assert "state folder: " in lines
     assert "none configured; no text leaves this machine" in lines

@@ -55,12 +55,6 @@ def test_every_status_part_has_all_its_members(clean: Editor) -> None:
     assert status["cost"].keys() == types["CostStatus"]["properties"].keys()
 
 
-def test_the_status_line_is_redrawn_without_a_key_press(clean: Editor) -> None:
-    clean.edit("a.md", "Hello, world!\n", tokens=4)
-    status_line = clean.screen()[-2]
-    assert "a.md|4 tokens" in status_line
-
-
 def test_windows_on_other_buffers_are_redrawn(clean: Editor) -> None:
     clean.edit("a.md", "Hello, world!\n", tokens=4)
     clean.command("set columns=160 | vsplit")
@@ -140,18 +134,3 @@ def test_the_help_is_available(clean: Editor) -> None:
         clean.command(f"help {tag}")
         assert clean.lua("return vim.bo.filetype") == "help"
         assert "token-sidecar.txt" in clean.lua("return vim.fn.expand('%:t')")
-
-
-def test_health_names_version_and_state(editor: Editor) -> None:
-    editor.edit("a.md", "Hello, world!\n", tokens=4)
-    (editor.folder / "config.toml").write_text("")
-    editor.command("checkhealth token_sidecar")
-    report = wait_for(
-        lambda: editor.lua(
-            "return table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, true), '\\n')"
-        ),
-        "the report",
-    )
-    assert "token-sidecar, version" in report
-    assert "buffers: 1" in report
-    assert "❌" not in report

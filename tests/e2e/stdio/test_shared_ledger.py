@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ from benchmarks.agents.claude import ClaudeHome
 from sidecar.text.printable import usd_text
 from tests.e2e.stdio.agents_session import AgentsServer, begin_now
 
-CALL = {"model": "gpt-4o", "usage": {"prompt_tokens": 4_000, "completion_tokens": 0}}
-"""A call that costs one cent."""
 NEVER_IDLE = """
 import sys
 from sidecar.__main__ import start
@@ -48,15 +45,6 @@ def servers(root: Path) -> Iterator[list[AgentsServer]]:
         yield made
 
 
-def test_calls_that_another_server_records_are_shown(
-    servers: list[AgentsServer],
-) -> None:
-    for number in range(1, 4):
-        together(servers, calls=8)
-        for server in servers:
-            shown_total(server, usd_text(number * 0.24))
-
-
 def test_an_agents_call_is_in_the_costs_of_every_server(
     tmp_path: Path, root: Path, servers: list[AgentsServer]
 ) -> None:
@@ -74,20 +62,6 @@ def test_an_agents_call_is_in_the_costs_of_every_server(
         total = whole_cost(first, len(home.truth.calls))
         for server in servers:
             shown_total(server, usd_text(total))
-
-
-def together(servers: list[AgentsServer], calls: int) -> None:
-    """Record this many calls through each server, at the same time."""
-
-    def burst(server: AgentsServer) -> None:
-        for _ in range(calls):
-            server.request("cost/record", CALL)
-
-    threads = [threading.Thread(target=burst, args=(server,)) for server in servers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
 
 
 def whole_cost(server: AgentsServer, calls: int) -> float:
