@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -272,17 +272,18 @@ async def test_no_status_is_built_for_workspaces_that_are_not_shown(
 
 
 @pytest.fixture
-def midnight_is_near(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Set a time zone in which the day ends in a few seconds."""
+async def midnight_is_near(client: Client, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """Set a time zone in which the day ends in a few seconds, once the server has started."""
+    await until(lambda: client.server.services.windows.ready)
     # In the time zone with this offset from UTC, in seconds, midnight is four seconds away.
     east = -int(time.time() + 4) % 86_400
     west = -east if east <= 43_200 else 86_400 - east
     hours, rest = divmod(abs(west), 3_600)
     zone = f"XST{'-' if west < 0 else '+'}{hours}:{rest // 60:02}:{rest % 60:02}"
-    monkeypatch.setenv("TZ", zone)
-    time.tzset()
-    yield
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", zone)
+        time.tzset()
+        yield
     time.tzset()
 
 
