@@ -38,9 +38,9 @@ from sidecar.agents.session_events import (
 from sidecar.agents.stores import REWOUND
 from sidecar.config.safe_files import locked
 from sidecar.cost.book import CostBook
-from sidecar.cost.ledger import Ledger, save_worktrees, translated
+from sidecar.cost.ledger import Ledger, translated
 from sidecar.cost.ledger_events import LedgerEvent
-from sidecar.cost.worktrees import with_known_worktrees
+from sidecar.cost.worktrees import save_worktrees, with_known_worktrees
 from sidecar.errors import log_defect
 from sidecar.messages.vendor_usage import LONGEST_ID, MOST_TOKENS
 from sidecar.models.catalogue import billing_provider

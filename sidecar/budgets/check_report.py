@@ -35,7 +35,7 @@ from sidecar.text.printable import (
 from sidecar.text.tables import markdown_table
 
 if TYPE_CHECKING:
-    from sidecar.cost.change_price import ChangePrice
+    from sidecar.cost.prompt_file_costs import ChangePrice
     from sidecar.project.loading_rules import AfterChange
 
 SARIF_SCHEMA = (

@@ -29,7 +29,7 @@ from sidecar.cli.output import (
     warn,
     write_page,
 )
-from sidecar.cli.ship import ship
+from sidecar.cli.team import ship
 from sidecar.cost.vendor_apis import APIS
 from sidecar.models.names import short_names
 from sidecar.text.printable import (
@@ -324,7 +324,8 @@ def export(form: ExportFormat, output: Path | None, also: tuple[Path, ...], **sc
 
     The rows contain numbers, ids and times, but no text.
     """
-    from sidecar.cost.export import read_events, write_calls
+    from sidecar.cost.export import write_calls
+    from sidecar.cost.sums import read_events
 
     with (
         open_ledger() as (book, loaded),
@@ -370,7 +371,7 @@ def profile(root: Path, days: int, output: Path | None, as_json: bool) -> None:
     Exit codes: 0; 2 if the configuration is invalid, the ledger is unreadable, or FILE cannot be
     written.
     """
-    from sidecar.cost.usage_profile import FILE_NAME
+    from sidecar.cost.prompt_file_costs import FILE_NAME
     from sidecar.workspace.spending import profile_workspace
 
     with open_ledger() as (book, loaded):
@@ -539,7 +540,7 @@ def update_prices(url: str | None, as_json: bool) -> None:
     endpoint, a collector or a team store.
     """
     from sidecar.config.paths import STORED_LIST, state_dir
-    from sidecar.cost.price_updates import update_prices as fetch
+    from sidecar.cost.prices import update_prices as fetch
 
     target = state_dir() / STORED_LIST
     with exit_on_errors():

@@ -1,9 +1,13 @@
-"""The command group, which imports each command only when it runs."""
+"""The command group, which imports each command only when it runs, and its smallest commands.
+
+These are `token-sidecar schema` and `token-sidecar serve`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
@@ -13,7 +17,7 @@ from typing import Any
 import click
 
 from sidecar import __version__
-from sidecar.cli.output import prepare_output, print_error
+from sidecar.cli.output import echo, prepare_output, print_error
 
 # The descriptions are listed here, so that `--help` does not have to import any commands.
 VERBS: dict[str, str] = {
@@ -110,6 +114,49 @@ also_option = click.option(
 )
 
 
+@click.command()
+@click.option(
+    "--markdown",
+    is_flag=True,
+    help="Print the protocol reference as Markdown instead.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON Schema (the default).")
+def schema(markdown: bool, as_json: bool) -> None:  # noqa: ARG001 - the default, spelled out
+    """Print the JSON Schema of the custom LSP requests and notifications.
+
+    Exit code: 0.
+    """
+    import json
+
+    from sidecar.server.methods import json_schema, reference_page
+
+    text = reference_page() if markdown else json.dumps(json_schema(), indent=2)
+    echo(text.rstrip("\n"))
+
+
+@click.command()
+@click.option(
+    "--stdio", is_flag=True, help="Accepted for compatibility. The server always uses stdio."
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+    default="warning",
+    show_default=True,
+    help="Minimum level of messages on standard error. They never contain document text.",
+)
+def serve(stdio: bool, log_level: str) -> None:  # noqa: ARG001 - clients pass --stdio
+    """Run the language server on standard input and output.
+
+    Editors start this command. The how-to pages describe how to set up each editor.
+
+    Exit codes: 0 after `shutdown` and `exit`; 1 otherwise.
+    """
+    from sidecar.server.run import run
+
+    sys.exit(run(log_level.upper()))
+
+
 class LazyGroup(click.Group):
     """A command group. Each command's module is imported only when the command is used."""
 
@@ -145,7 +192,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in VERBS:
             return None
-        command = getattr(import_module(f"sidecar.cli.{cmd_name}"), cmd_name)
+        own = {"schema": schema, "serve": serve}.get(cmd_name)
+        command = own or getattr(import_module(f"sidecar.cli.{cmd_name}"), cmd_name)
         if not isinstance(command, click.Command):
             raise TypeError(f"{cmd_name} is not a command")
         return command

@@ -39,7 +39,7 @@ def updated_book(
         workspace: Whose new calls to record, or None for all workspaces.
         also: Ledgers and exports of other machines.
     """
-    from sidecar.cost.other_ledgers import merge_ledgers, named_files
+    from sidecar.cost.export import merge_ledgers, named_files
 
     update_ledger(book, settings, workspace)
     files = named_files(also, settings.ledger)

@@ -17,8 +17,8 @@ from sidecar.config.settings import Agents
 from sidecar.conversations.context_protocol import ContextUsage, SessionRow
 from sidecar.cost.context_costs import SpendingSums
 from sidecar.cost.cost_protocol import CostFilesParams, FileCost
+from sidecar.cost.export import named_files
 from sidecar.cost.ledger import Ledger
-from sidecar.cost.other_ledgers import named_files
 from sidecar.cost.repricing import price_calls
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.models import catalogue

@@ -50,8 +50,7 @@ from sidecar.conversations.turn_counts import (
     sums_of,
     with_hidden_tokens,
 )
-from sidecar.cost.caps import CostVerdict
-from sidecar.cost.context_costs import SpendingSums
+from sidecar.cost.context_costs import CostVerdict, SpendingSums
 from sidecar.cost.cost_protocol import CostRecorded, CostRecordParams
 from sidecar.counting.calibration import ConversationCalibration, Sample
 from sidecar.counting.count_result import Measure

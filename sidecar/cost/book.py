@@ -1,4 +1,4 @@
-"""Records calls, reports costs and checks caps. All methods block.
+"""Records calls, and reports costs and what caps apply to. All methods block.
 
 The ledger and the price list are opened on first use.
 """
@@ -13,34 +13,47 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
 from sidecar.config.paths import STORED_LIST
 from sidecar.config.settings import Price
-from sidecar.cost.caps import branch_cost, spend_so_far
-from sidecar.cost.context_costs import BranchCost, SpendingSums, UsageBlock
+from sidecar.cost.context_costs import BranchCost, CapSpan, SpendingSums, UsageBlock
 from sidecar.cost.cost_protocol import (
     CostDetailParams,
     CostRecorded,
     CostRecordParams,
     CostReport,
 )
-from sidecar.cost.days import time_range
+from sidecar.cost.days import TimeRange, local_day, time_range
 from sidecar.cost.ledger import (
     FILE_NAME,
     Ledger,
     LedgerError,
-    save_worktrees,
-    unsaved_worktrees,
     workspace_key,
 )
 from sidecar.cost.ledger_events import Buckets, LedgerEvent, buckets_of, check_names
 from sidecar.cost.prices import Prices
-from sidecar.cost.reports import report
+from sidecar.cost.reports import overview, report
 from sidecar.cost.repricing import price_new_calls
-from sidecar.cost.sums import Scope, read_total
-from sidecar.cost.worktrees import nested_repositories, with_known_worktrees
+from sidecar.cost.sums import (
+    Scope,
+    Tally,
+    count_sessions,
+    current_block,
+    first_call_ms,
+    read_tallies,
+    read_total,
+    scope_of_block,
+)
+from sidecar.cost.worktrees import (
+    nested_repositories,
+    repository_inside,
+    save_worktrees,
+    unsaved_worktrees,
+    with_known_worktrees,
+)
 from sidecar.errors import BadParamsError
 from sidecar.messages.vendor_usage import Usage, reported_cost, service_tier
 from sidecar.models.catalogue import provider_name, provider_of
@@ -142,8 +155,6 @@ class CostBook:
             BadParamsError: The params are invalid.
             LedgerError: Reading failed, or was cancelled (ReadCancelledError).
         """
-        from sidecar.cost.reports import overview
-
         scope = self.scope(params, agent, folders)
         with self.report_reader(cancelled) as connection:
             if params.charts:
@@ -226,7 +237,7 @@ class CostBook:
         """
         scope = self.scope(CostDetailParams(workspace=workspace, branch=branch), folders=folders)
         with self.report_reader() as connection:
-            return branch_cost(connection, scope, read_total(connection, scope))
+            return _branch_cost(connection, scope, read_total(connection, scope))
 
     def estimate(
         self, model: str, prompt_tokens: int, max_output_tokens: int = 0
@@ -245,16 +256,44 @@ class CostBook:
         folders: Iterable[str] = (),
         branch: str | None = None,
     ) -> SpendingSums:
-        """Return what was spent today, in the session, in the workspace, and on a branch of it."""
+        """Return what was spent today (local time), in a session, in a workspace, and on a branch.
+
+        Raises:
+            LedgerError: Reading failed.
+        """
+        today = local_day(datetime.now(UTC), self._zone)
+        whole = Scope(
+            workspace=workspace_key(workspace), folders=tuple(map(workspace_key, folders))
+        )
         with self.report_reader() as connection:
-            return spend_so_far(
-                connection,
-                workspace_key(workspace),
-                session,
-                folders=tuple(map(workspace_key, folders)),
-                branch=branch,
-                zone=self._zone,
-            )
+            nested = nested_repositories(connection, whole.all_folders) if branch else {}
+            # One query for the workspace and its branches, because it reads the calls of all time.
+            by_branch = read_tallies(connection, whole, ("branch", *["workspace"] * bool(nested)))
+            totals: dict[CapSpan, Tally] = {
+                "day": read_total(connection, Scope(times=TimeRange(today, today))),
+                "session": read_total(connection, msgspec.structs.replace(whole, session=session)),
+                "workspace": sum(by_branch.values(), Tally()),
+            }
+            cost = None
+            if branch:
+                own = (
+                    tally
+                    for (name, *folder), tally in by_branch.items()
+                    if name == branch and not any(repository_inside(nested, one) for one in folder)
+                )
+                totals["branch"] = sum(own, Tally())
+                scope = msgspec.structs.replace(whole, branch=branch, without=tuple(nested))
+                cost = _branch_cost(connection, scope, totals["branch"])
+        buckets = totals["workspace"].buckets
+        amounts: dict[str, Any] = {span: total.cost for span, total in totals.items()}
+        return SpendingSums(
+            **amounts,
+            unknown=frozenset(span for span, total in totals.items() if total.total.usd is None),
+            partial=frozenset(span for span, total in totals.items() if total.is_partial),
+            calls=totals["workspace"].calls,
+            tokens=buckets.prompt + buckets.completion,
+            branch_cost=cost,
+        )
 
     def current_block(
         self, agent: str, ends_at: datetime | None, now: datetime
@@ -270,7 +309,6 @@ class CostBook:
             LedgerError: Reading failed.
         """
         from sidecar.cost.forecast import SHORTEST_PACE
-        from sidecar.cost.sums import current_block, first_call_ms, scope_of_block
 
         with self.report_reader() as connection:
             block = current_block(connection, agent, ends_at, now)
@@ -294,6 +332,17 @@ class CostBook:
 
     def close(self) -> None:
         self.ledger.close()
+
+
+def _branch_cost(connection: sqlite3.Connection, scope: Scope, total: Tally) -> BranchCost:
+    """Return the cost of the git branch that a scope selects. `total` is the sum of its calls."""
+    return BranchCost(
+        name=scope.branch or "",
+        calls=total.calls,
+        sessions=count_sessions(connection, scope),
+        cost_usd=total.cost_usd,
+        partial=total.is_partial,
+    )
 
 
 def _billing_provider_of(params: CostRecordParams) -> str:

@@ -1,84 +1,82 @@
-"""Checks spending against the caps in the settings before a call is sent."""
+"""Checks spending against the caps in the settings before a call is sent.
+
+The hooks of coding agents also use this module. It imports little, because a prompt waits for it.
+"""
 
 from __future__ import annotations
 
-import sqlite3
-from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import msgspec
+from sidecar.text.printable import (
+    AT_LEAST,
+    different_usd_texts,
+    percent_text,
+    printable,
+    usd_text,
+)
 
-from sidecar.config.settings import Caps
-from sidecar.cost.cap_rule import CapSpan, find_exceeded_cap
-from sidecar.cost.context_costs import BranchCost, CapReason, SpendingSums
-from sidecar.cost.days import TimeRange, local_day
-from sidecar.cost.sums import Scope, Tally, count_sessions, read_tallies, read_total
-from sidecar.cost.worktrees import nested_repositories, repository_inside
-from sidecar.text.printable import printable
+if TYPE_CHECKING:
+    from sidecar.config.settings import Caps
+    from sidecar.cost.context_costs import CapSpan, CapVerdict, CostVerdict, SpendingSums
 
-CapVerdict = Literal["ok", "warn", "refuse"]
-
-
-class CostVerdict(msgspec.Struct, frozen=True):
-    """The verdict on a planned call. `estimate` is the call's cost in USD, or None if unknown."""
-
-    verdict: CapVerdict
-    estimate: Decimal | None
-    reasons: tuple[CapReason, ...] = ()
+_SPANS: dict[CapSpan, str] = {
+    "day": "today",
+    "session": "in this session",
+    "workspace": "in this workspace",
+    "branch": "on this branch",
+}
 
 
-def spend_so_far(
-    connection: sqlite3.Connection,
-    workspace: str,
-    session: str,
+class ExceededCap(NamedTuple):
+    """A cap that is exceeded."""
+
+    kind: Literal["softCap", "hardCap"]
+    message: str
+    cap: Decimal
+    """The cap in USD, or the share of the usable window."""
+
+
+def find_exceeded_cap(
+    span: CapSpan | Literal["context"],
+    soft: Decimal | None,
+    hard: Decimal | None,
+    value: Decimal,
+    estimate: Decimal | None = None,
     *,
-    folders: tuple[str, ...] = (),
-    branch: str | None = None,
-    zone: tzinfo | None = None,
-) -> SpendingSums:
-    """Return what was spent today (local time), in a session, in a workspace, and on a branch."""
-    today = local_day(datetime.now(UTC), zone)
-    whole = Scope(workspace=workspace, folders=folders)
-    nested = nested_repositories(connection, whole.all_folders) if branch else {}
-    # One query for the workspace and its branches, because it reads the calls of all time.
-    by_branch = read_tallies(connection, whole, ("branch", *["workspace"] * bool(nested)))
-    totals: dict[CapSpan, Tally] = {
-        "day": read_total(connection, Scope(times=TimeRange(today, today))),
-        "session": read_total(connection, msgspec.structs.replace(whole, session=session)),
-        "workspace": sum(by_branch.values(), Tally()),
-    }
-    cost = None
-    if branch:
-        own = (
-            tally
-            for (name, *folder), tally in by_branch.items()
-            if name == branch and not any(repository_inside(nested, one) for one in folder)
-        )
-        totals["branch"] = sum(own, Tally())
-        scope = msgspec.structs.replace(whole, branch=branch, without=tuple(nested))
-        cost = branch_cost(connection, scope, totals["branch"])
-    buckets = totals["workspace"].buckets
-    amounts: dict[str, Any] = {span: total.cost for span, total in totals.items()}
-    return SpendingSums(
-        **amounts,
-        unknown=frozenset(span for span, total in totals.items() if total.total.usd is None),
-        partial=frozenset(span for span, total in totals.items() if total.is_partial),
-        calls=totals["workspace"].calls,
-        tokens=buckets.prompt + buckets.completion,
-        branch_cost=cost,
-    )
+    is_partial: bool = False,
+) -> ExceededCap | None:
+    """Return the exceeded cap, or None if neither is. The hard cap takes precedence.
 
-
-def branch_cost(connection: sqlite3.Connection, scope: Scope, total: Tally) -> BranchCost:
-    """Return the cost of the git branch that a scope selects. `total` is the sum of its calls."""
-    return BranchCost(
-        name=scope.branch or "",
-        calls=total.calls,
-        sessions=count_sessions(connection, scope),
-        cost_usd=total.cost_usd,
-        partial=total.is_partial,
-    )
+    Args:
+        span: What the caps apply to. If it is a context, all amounts are shares of the usable
+            window, and 1 is all of it.
+        soft: The soft cap in USD, or None if it is not set.
+        hard: The hard cap in USD, or None if it is not set.
+        value: The amount already spent, in USD.
+        estimate: The cost of a planned call in USD, or None if it is unknown.
+        is_partial: Whether `value` is a lower bound.
+    """
+    planned = value + (estimate or 0)
+    if hard is not None and planned > hard:
+        name, cap = "hard", hard
+    elif soft is not None and planned > soft:
+        name, cap = "soft", soft
+    else:
+        return None
+    if span == "context":
+        full, limit = (percent_text(float(100 * each)) for each in (value, cap))
+        message = f"The context is {full} full, over the {name} cap of {limit}."
+        message += " Compact it, or start a new session." if name == "hard" else ""
+    else:
+        call, shown = "", (usd_text(value), usd_text(cap))
+        if estimate:
+            call = f" plus up to {usd_text(estimate)} for this call"
+        else:
+            shown = different_usd_texts(value, cap)
+        amount = f"{AT_LEAST if is_partial else ''}{shown[0]}"
+        message = f"{amount} spent {_SPANS[span]}{call} exceeds the {name} cap of {shown[1]}."
+    return ExceededCap("hardCap" if name == "hard" else "softCap", message, cap)
 
 
 def judge(caps: Caps, spent: SpendingSums, estimate: Decimal | None, model: str) -> CostVerdict:
@@ -90,6 +88,8 @@ def judge(caps: Caps, spent: SpendingSums, estimate: Decimal | None, model: str)
         estimate: The planned call's cost in USD, or None if its price is unknown.
         model: The planned call's model.
     """
+    from sidecar.cost.context_costs import CapReason, CostVerdict
+
     reasons = list[CapReason]()
     for span, soft, hard in _limits_of(caps):
         amount, is_partial = getattr(spent, span), span in spent.partial

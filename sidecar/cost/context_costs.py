@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
-
-from sidecar.cost.cap_rule import CapSpan
 
 if TYPE_CHECKING:
     from sidecar.cost.ledger_events import Cost
@@ -32,6 +30,10 @@ class BranchCost(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Whether `cost_usd` is a lower bound: calls have no price, or the agent's files omit calls."""
 
 
+CapSpan = Literal["day", "session", "workspace", "branch"]
+CapVerdict = Literal["ok", "warn", "refuse"]
+
+
 class CapReason(msgspec.Struct, frozen=True, rename="camel"):
     """A reason for a warning or a refusal. `kind` is `softCap`, `hardCap` or `unpriced`."""
 
@@ -41,6 +43,14 @@ class CapReason(msgspec.Struct, frozen=True, rename="camel"):
     """What the cap applies to; null if the reason is not a cap."""
     cap_usd: float | None = None
     """The cap in USD; null if the reason is not a cap."""
+
+
+class CostVerdict(msgspec.Struct, frozen=True):
+    """The verdict on a planned call. `estimate` is the call's cost in USD, or None if unknown."""
+
+    verdict: CapVerdict
+    estimate: Decimal | None
+    reasons: tuple[CapReason, ...] = ()
 
 
 class SessionCost(NamedTuple):

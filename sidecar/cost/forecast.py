@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 from sidecar.cost.cache_losses import HOUR, CacheEnd, cache_lifetime
 from sidecar.cost.days import TimeRange
-from sidecar.cost.export import read_events
 from sidecar.cost.ledger import Ledger
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.cost.prices import Prices
-from sidecar.cost.sums import Scope
+from sidecar.cost.sums import Scope, read_events
 
 SPAN = timedelta(hours=24)
 """How far back a forecast looks for calls, counted from the session's last update."""

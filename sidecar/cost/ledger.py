@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, tzinfo
 from decimal import ROUND_HALF_EVEN, Decimal
@@ -38,7 +38,6 @@ from sidecar.cost.ledger_events import (
     milliseconds,
 )
 from sidecar.cost.prices import Prices
-from sidecar.cost.worktrees import worktree_rows
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.operating_system import IS_WINDOWS, windows_path
 
@@ -532,6 +531,23 @@ def event_of_row(row: tuple[Any, ...]) -> LedgerEvent:
     )
 
 
+def read_calls(
+    connection: sqlite3.Connection, which: str, values: Sequence[object] = ()
+) -> Iterator[tuple[int, LedgerEvent]]:
+    """Yield calls and their row ids.
+
+    Args:
+        connection: The ledger.
+        which: The SQL condition, which an order and a limit may follow.
+        values: The condition's parameters.
+    """
+    rows = connection.execute(
+        f"SELECT event.id, {EVENT_COLUMNS} FROM {EVENT_TABLES} WHERE {which}",  # noqa: S608
+        values,
+    )
+    return ((number, event_of_row(tuple(columns))) for number, *columns in rows)
+
+
 _NO_PRICE = "none"
 
 
@@ -564,27 +580,6 @@ class _Reader(NamedTuple):
     connection: sqlite3.Connection
     inode: int | None
     """The inode of the connection's file, or None if it is in memory."""
-
-
-_WORKTREES = (
-    "CREATE TABLE IF NOT EXISTS worktree "
-    "(folder TEXT PRIMARY KEY, repository TEXT NOT NULL) WITHOUT ROWID"
-)
-
-
-def save_worktrees(connection: sqlite3.Connection, worktrees: Mapping[str, str]) -> None:
-    """Remember to which repository each folder belongs, because git forgets removed worktrees."""
-    if changed := unsaved_worktrees(connection, worktrees):
-        connection.execute(_WORKTREES)
-        connection.executemany("REPLACE INTO worktree VALUES (?, ?)", changed)
-
-
-def unsaved_worktrees(
-    connection: sqlite3.Connection, worktrees: Mapping[str, str]
-) -> list[tuple[str, str]]:
-    """Return the folders whose repository has not been saved yet."""
-    known = dict(worktree_rows(connection))
-    return [item for item in worktrees.items() if known.get(item[0]) != item[1]]
 
 
 class Ledger:
@@ -649,7 +644,7 @@ class Ledger:
         """
         by_agent = event.agent if event.agent != PROTOCOL else None
         with nested(connection):
-            while (stored := _event_by_key(connection, row[0])) is not None:
+            while (stored := next(read_calls(connection, "key = ?", (row[0],)), None)) is not None:
                 number, known = stored
                 if known.request_id == event.request_id and (
                     known.provider == event.provider or known.agent == by_agent
@@ -987,14 +982,6 @@ def _name_id(connection: sqlite3.Connection, table: str, **columns: object) -> i
 def _hash_request(request: str) -> int:
     digest = blake2b(request.encode("utf-8", "replace"), digest_size=8).digest()
     return int.from_bytes(digest) & _KEY_MASK
-
-
-def _event_by_key(connection: sqlite3.Connection, key: int) -> tuple[int, LedgerEvent] | None:
-    found = connection.execute(
-        f"SELECT event.id, {EVENT_COLUMNS} FROM {EVENT_TABLES} WHERE key = ?",  # noqa: S608
-        (key,),
-    ).fetchone()
-    return None if found is None else (found[0], event_of_row(found[1:]))
 
 
 def _session_of(event: LedgerEvent) -> tuple[str, str, str]:

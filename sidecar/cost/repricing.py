@@ -16,16 +16,10 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sidecar.cost.ledger import (
-    EVENT_COLUMNS,
-    EVENT_TABLES,
-    PRICED,
-    Ledger,
-    event_of_row,
-    price_columns,
-)
+from sidecar.cost.ledger import PRICED, Ledger, price_columns, read_calls
+from sidecar.cost.ledger_events import LedgerEvent
 
 BATCH = 500
 """Number of calls per transaction. Other processes can record calls between transactions."""
@@ -39,7 +33,6 @@ NOTE = "Prices have changed, so the costs of older calls are still being compute
 
 _applied: dict[Path, str] = {}
 """The fingerprint with which this process last priced each ledger's calls, keyed by its path."""
-_Row = tuple[Any, ...]
 
 
 class _Range(NamedTuple):
@@ -68,11 +61,11 @@ def price_new_calls(ledger: Ledger, cancelled: Callable[[], bool] = lambda: Fals
     with ledger.reader() as connection:
         # Older calls than `first` are left to `price_calls`, because there can be many.
         start = _read_range(connection).first
-        new = _read_calls(connection, _UNPRICED, start)
+        new = [*read_calls(connection, _UNPRICED, (start, BATCH))]
     while new and not cancelled():
         with ledger.transaction() as connection:
             # Another process may have amended the calls, so they are read again.
-            new = _read_calls(connection, _UNPRICED, start)
+            new = [*read_calls(connection, _UNPRICED, (start, BATCH))]
             _update_costs(ledger, connection, new)
         start = new[-1][0] + 1 if new else start
 
@@ -146,34 +139,28 @@ def _price_batch(
     ledger: Ledger, connection: sqlite3.Connection, priced: _Range
 ) -> tuple[_Range, int]:
     """Price the next calls. Return the range afterwards, and how many calls have another cost."""
-    rows = _read_calls(connection, _NEWER, priced.last)
-    if rows:
-        priced = priced._replace(last=rows[-1][0])
+    calls = [*read_calls(connection, _NEWER, (priced.last, BATCH))]
+    if calls:
+        priced = priced._replace(last=calls[-1][0])
     else:
-        rows = _read_calls(connection, _OLDER, priced.first)
-        priced = priced._replace(first=rows[-1][0] if rows else 0)
-    changed = _update_costs(ledger, connection, rows)
+        calls = [*read_calls(connection, _OLDER, (priced.first, BATCH))]
+        priced = priced._replace(first=calls[-1][0] if calls else 0)
+    changed = _update_costs(ledger, connection, calls)
     connection.execute("UPDATE pricing SET first = ?, last = ?", (priced.first, priced.last))
     return priced, changed
 
 
-def _update_costs(ledger: Ledger, connection: sqlite3.Connection, rows: list[_Row]) -> int:
+def _update_costs(
+    ledger: Ledger, connection: sqlite3.Connection, calls: list[tuple[int, LedgerEvent]]
+) -> int:
     """Price calls, and return how many have another cost now."""
     updates = []
-    for number, *columns in rows:
-        event = event_of_row(tuple(columns))
+    for number, event in calls:
         cost = ledger.prices.cost(event)
         if cost != event.cost:
             updates.append((*price_columns(cost), number))
     connection.executemany(_UPDATE, updates)
     return len(updates)
-
-
-def _read_calls(connection: sqlite3.Connection, which: str, start: int) -> list[_Row]:
-    return connection.execute(
-        f"SELECT event.id, {EVENT_COLUMNS} FROM {EVENT_TABLES} WHERE {which}",  # noqa: S608
-        (start, BATCH),
-    ).fetchall()
 
 
 def _read_range(connection: sqlite3.Connection) -> _Range:

@@ -1,4 +1,4 @@
-"""Sums of calls, by day, by key and by the five-hour blocks of subscriptions.
+"""Selects calls, and adds them up by day, by key and by the five-hour blocks of subscriptions.
 
 Whole days are read from the stored daily sums. The rest of a time range is computed from
 individual calls.
@@ -16,8 +16,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 from sidecar.cost.days import END_MS, LAST_DAY, TimeRange
-from sidecar.cost.ledger import BUCKETS, DAY_MS, SUMS, usd
-from sidecar.cost.ledger_events import Buckets, Cost
+from sidecar.cost.ledger import (
+    BUCKETS,
+    DAY_MS,
+    SUMS,
+    Ledger,
+    read_calls,
+    usd,
+)
+from sidecar.cost.ledger_events import Buckets, Cost, LedgerEvent
 from sidecar.known_agents import lower_bound_agents
 
 _HOUR_MS = 3_600_000
@@ -211,6 +218,14 @@ def priced_kinds(connection: sqlite3.Connection, scope: Scope) -> list[tuple[str
         values,
     )
     return rows.fetchall()
+
+
+def read_events(ledger: Ledger, scope: Scope) -> Iterator[LedgerEvent]:
+    """Yield the calls in scope, oldest first."""
+    where, values = calls_condition(scope)
+    with ledger.reader() as connection:
+        for _, event in read_calls(connection, f"{where} ORDER BY at, event.id", values):
+            yield event
 
 
 def _calls_sql(

@@ -30,6 +30,27 @@ def worktree_rows(connection: sqlite3.Connection) -> list[tuple[str, str]]:
     return connection.execute("SELECT folder, repository FROM worktree").fetchall()
 
 
+_WORKTREES = (
+    "CREATE TABLE IF NOT EXISTS worktree "
+    "(folder TEXT PRIMARY KEY, repository TEXT NOT NULL) WITHOUT ROWID"
+)
+
+
+def save_worktrees(connection: sqlite3.Connection, worktrees: Mapping[str, str]) -> None:
+    """Remember to which repository each folder belongs, because git forgets removed worktrees."""
+    if changed := unsaved_worktrees(connection, worktrees):
+        connection.execute(_WORKTREES)
+        connection.executemany("REPLACE INTO worktree VALUES (?, ?)", changed)
+
+
+def unsaved_worktrees(
+    connection: sqlite3.Connection, worktrees: Mapping[str, str]
+) -> list[tuple[str, str]]:
+    """Return the folders whose repository has not been saved yet."""
+    known = dict(worktree_rows(connection))
+    return [item for item in worktrees.items() if known.get(item[0]) != item[1]]
+
+
 def nested_repositories(connection: sqlite3.Connection, folders: Iterable[str]) -> dict[str, str]:
     """Return the URIs and names of other repositories' folders inside a workspace's folders.
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from decimal import Decimal
     from pathlib import Path
 
-    from sidecar.cost.cap_rule import CapSpan, ExceededCap
+    from sidecar.cost.caps import ExceededCap
+    from sidecar.cost.context_costs import CapSpan
 
 ANSWER, AFTER_TURN = "--answer", "--after-turn"
 SWITCH_VARIABLE = "TOKEN_SIDECAR_CAPS"
@@ -239,7 +240,7 @@ def read_caps(*paths: Path) -> Caps:
 
 
 def _exceeded_caps(caps: Caps, amounts: Mapping[CappedSpan, Amount]) -> list[ExceededCap]:
-    from sidecar.cost.cap_rule import find_exceeded_cap
+    from sidecar.cost.caps import find_exceeded_cap
 
     found = (
         find_exceeded_cap(span, *both, amounts[span].value, is_partial=amounts[span].is_partial)
@@ -288,7 +289,7 @@ _CALLS = (
 def read_amount(connection: sqlite3.Connection, span: CapSpan, caller: Caller) -> Amount:
     """Return what was spent today, in the caller's session, in its workspace or on its branch.
 
-    The result equals that of `cost.caps.spend_so_far`.
+    The result equals that of `cost.book.CostBook.spend`.
     """
     from decimal import Decimal
 

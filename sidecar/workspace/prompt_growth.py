@@ -14,10 +14,16 @@ from sidecar.agents.folders import Places
 from sidecar.budgets.check_report import PromptGrowth, UnreadFile
 from sidecar.budgets.instruction_findings import choose_agents
 from sidecar.config.settings import Settings
-from sidecar.cost.change_price import ChangedCalls, ChangePrice, price_change, price_open_session
 from sidecar.cost.prices import Prices
-from sidecar.cost.prompt_file_costs import models_by_calls
-from sidecar.cost.usage_profile import AgentUsage, UsageProfile
+from sidecar.cost.prompt_file_costs import (
+    AgentUsage,
+    ChangedCalls,
+    ChangePrice,
+    UsageProfile,
+    models_by_calls,
+    price_change,
+    price_open_session,
+)
 from sidecar.counting.count_result import Measure, Method, weakest_method
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.models.price_list import UnitPrices
@@ -124,7 +130,7 @@ def find_usage(root: Path, settings: Settings, file: Path | None = None) -> Know
     """
     from sidecar.config.paths import state_dir
     from sidecar.cost.book import CostBook
-    from sidecar.cost.usage_profile import FILE_NAME, UsageProfile, read_profile
+    from sidecar.cost.prompt_file_costs import FILE_NAME, UsageProfile, read_profile
     from sidecar.workspace.spending import RECENT, profile_workspace
 
     book = CostBook(state_dir(), settings.prices)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from sidecar.cost.context_costs import BranchCost, SessionCost, SpendingSums
+from sidecar.cost.context_costs import BranchCost, CostVerdict, SessionCost, SpendingSums
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.text.printable import local_time_text
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.conversations.context_protocol import Forecast
     from sidecar.cost.book import Cancelled, CostBook
-    from sidecar.cost.caps import CostVerdict
     from sidecar.cost.cost_protocol import (
         CostDetailParams,
         CostKey,
@@ -35,9 +34,8 @@ if TYPE_CHECKING:
         CostReport,
         CostRow,
     )
-    from sidecar.cost.prompt_file_costs import CallGroup
+    from sidecar.cost.prompt_file_costs import CallGroup, UsageProfile
     from sidecar.cost.sums import Scope
-    from sidecar.cost.usage_profile import UsageProfile
     from sidecar.messages.replies import Reply
     from sidecar.models.window import Severity
     from sidecar.workspace.state_folder import State
@@ -231,7 +229,7 @@ def profile_workspace(book: CostBook, folder: Path, days: int = RECENT.days) -> 
         LedgerError: The ledger cannot be read.
     """
     from sidecar.cost.cost_protocol import CostDetailParams
-    from sidecar.cost.usage_profile import profile_usage
+    from sidecar.cost.prompt_file_costs import profile_usage
 
     wanted = CostDetailParams(workspace=folder.as_uri(), since=f"{24 * days}h")
     scope = book.scope(wanted, folders=repository_folders(book, folder))
@@ -264,7 +262,7 @@ class Spending:
         Raises:
             LedgerError: A file cannot be read.
         """
-        from sidecar.cost.other_ledgers import merge_ledgers
+        from sidecar.cost.export import merge_ledgers
 
         with closing(merge_ledgers(self.book, files)) as self._merged:
             yield
@@ -448,7 +446,7 @@ class Spending:
         self, model: str, prompt_tokens: int, output_tokens: int, session: str
     ) -> CostVerdict:
         """Return a call's expected cost and whether the caps allow the call."""
-        from sidecar.cost.caps import CostVerdict, has_caps, judge
+        from sidecar.cost.caps import has_caps, judge
 
         estimate = self.book.estimate(model, prompt_tokens, output_tokens)
         if not has_caps(self._settings.cost):

@@ -12,10 +12,9 @@ from sidecar.agents.reader_registry import Sources, readers_of
 from sidecar.agents.session_events import CallFinished, Store, StoredSession, StoreRead, StoreReader
 from sidecar.agents.session_index import SessionIndex
 from sidecar.config.settings import Agents
-from sidecar.cost.export import read_events
 from sidecar.cost.ledger import Ledger
 from sidecar.cost.ledger_events import LedgerEvent
-from sidecar.cost.sums import Scope
+from sidecar.cost.sums import Scope, read_events
 from sidecar.known_agents import all_agents
 
 

@@ -17,7 +17,8 @@ from sidecar.agents.stores import COMPACTED
 from sidecar.config.settings import Agents
 from sidecar.cost.book import CostBook
 from sidecar.cost.cost_protocol import CostDetailParams
-from sidecar.cost.export import exported, read_events
+from sidecar.cost.export import exported
+from sidecar.cost.sums import read_events
 from tests.unit.agents_world import World, forks_of
 
 

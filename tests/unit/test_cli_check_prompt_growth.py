@@ -32,7 +32,7 @@ from sidecar.config.paths import state_dir
 from sidecar.cost.book import CostBook
 from sidecar.cost.change_price import ChangePrice
 from sidecar.cost.ledger_events import Buckets
-from sidecar.cost.usage_profile import AgentUsage, PrefixCalls, UsageProfile
+from sidecar.cost.prompt_file_costs import AgentUsage, PrefixCalls, UsageProfile
 from sidecar.project import footprint
 from tests.unit.cost_calls import call_of
 

@@ -14,11 +14,10 @@ from sidecar.conversations.context_rows import cache_losses_text
 from sidecar.cost.book import CostBook
 from sidecar.cost.cache_losses import CacheChain, CacheFacts, CacheLoss, ChainCall, LossCause
 from sidecar.cost.cost_protocol import CostDetailParams
-from sidecar.cost.export import read_events
 from sidecar.cost.ledger import Ledger
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.cost.prices import Prices
-from sidecar.cost.sums import Scope
+from sidecar.cost.sums import Scope, read_events
 from sidecar.workspace.usage_details import cache_losses
 
 START = datetime(2026, 11, 20, 10, tzinfo=UTC)

@@ -8,8 +8,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from sidecar.cost.change_price import ChangedCalls, price_change, price_open_session
-from sidecar.cost.usage_profile import AgentUsage, PrefixCalls
+from sidecar.cost.prompt_file_costs import (
+    AgentUsage,
+    ChangedCalls,
+    PrefixCalls,
+    price_change,
+    price_open_session,
+)
 from sidecar.models.price_list import UnitPrices
 from sidecar.text.printable import usd_text
 

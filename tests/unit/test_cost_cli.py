@@ -28,7 +28,7 @@ from sidecar.cost.book import CostBook
 from sidecar.cost.cost_protocol import CostDetailParams, CostKey, CostRecordParams
 from sidecar.cost.ledger import FILE_NAME
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
-from sidecar.cost.usage_profile import read_profile
+from sidecar.cost.prompt_file_costs import read_profile
 from tests.cases import read_rows
 from tests.unit.cost_calls import call_of, price_list_of
 

@@ -26,12 +26,11 @@ from sidecar.cost.cost_protocol import (
     CostRow,
 )
 from sidecar.cost.days import END_MS, TimeRange
-from sidecar.cost.export import read_events
 from sidecar.cost.ledger import Ledger, ReadCancelledError
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.cost.prices import Prices
 from sidecar.cost.reports import amount, estimate_note, report
-from sidecar.cost.sums import Scope
+from sidecar.cost.sums import Scope, read_events
 from tests.cases import read_rows
 from tests.unit.cost_calls import call_of, price_list_of
 

@@ -19,13 +19,13 @@ from sidecar.cost import ledger as ledger_file
 from sidecar.cost import repricing
 from sidecar.cost.book import CostBook
 from sidecar.cost.cost_protocol import CostDetailParams
-from sidecar.cost.export import exported, read_events
+from sidecar.cost.export import exported
 from sidecar.cost.ledger import FILE_NAME, SUMS, Ledger, LedgerError
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.cost.prices import Prices
 from sidecar.cost.repricing import NOTE, price_calls, price_new_calls
 from sidecar.cost.shipping import ShippingQueue, open_queue
-from sidecar.cost.sums import Scope, read_total
+from sidecar.cost.sums import Scope, read_events, read_total
 from tests.unit.cost_calls import call_of
 from tests.unit.test_cost_prices import PRIVATE_LIST
 

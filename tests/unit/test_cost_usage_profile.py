@@ -11,16 +11,17 @@ import pytest
 
 from sidecar.cost.ledger import Ledger
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
-from sidecar.cost.prompt_file_costs import group_calls, prompt_file_cost
-from sidecar.cost.sums import Scope
-from sidecar.cost.usage_profile import (
+from sidecar.cost.prompt_file_costs import (
     MOST_BYTES,
     MOST_MODELS,
     AgentUsage,
     PrefixCalls,
+    group_calls,
     profile_usage,
+    prompt_file_cost,
     read_profile,
 )
+from sidecar.cost.sums import Scope
 from tests.cases import read_rows
 from tests.unit.cost_calls import call_of
 

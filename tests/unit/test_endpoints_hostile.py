@@ -19,7 +19,7 @@ import pytest
 
 from sidecar.config.load import load
 from sidecar.config.settings import Endpoint
-from sidecar.cost.price_updates import UpdateError, update_prices
+from sidecar.cost.prices import UpdateError, update_prices
 from sidecar.endpoints import endpoints as endpoints_module
 from sidecar.endpoints import http as http_module
 from sidecar.endpoints.counting_requests import MOST_TOKENS, NAME_CHARACTERS, valid_window

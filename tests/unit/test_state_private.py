@@ -50,7 +50,7 @@ State().save_sessions("file:///w", [], set())
     "prices": """
 import threading, http.server, json
 from sidecar.config.paths import state_dir
-from sidecar.cost.price_updates import update_prices
+from sidecar.cost.prices import update_prices
 LIST = [{"id": "h", "name": "H", "api_pattern": "h", "models": []}]
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):

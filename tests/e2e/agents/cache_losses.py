@@ -22,10 +22,9 @@ from sidecar.agents.reader_registry import readers_of
 from sidecar.agents.session_index import SessionIndex
 from sidecar.config.settings import Agents
 from sidecar.cost.cache_losses import LossCause
-from sidecar.cost.export import read_events
 from sidecar.cost.ledger import Ledger
 from sidecar.cost.ledger_events import LedgerEvent
-from sidecar.cost.sums import Scope
+from sidecar.cost.sums import Scope, read_events
 from tests.e2e.agents.adapters import AGENTS
 from tests.e2e.agents.install import ensure_installed
 from tests.e2e.agents.scene import PRICES, TURN_SECONDS, Stage

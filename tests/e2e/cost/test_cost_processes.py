@@ -12,12 +12,11 @@ import msgspec
 import pytest
 
 from sidecar.cost.book import CostBook
-from sidecar.cost.export import read_events
 from sidecar.cost.ledger import Ledger
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.cost.prices import Prices
 from sidecar.cost.repricing import price_calls
-from sidecar.cost.sums import Scope, read_total
+from sidecar.cost.sums import Scope, read_events, read_total
 from tests.e2e.cost.pricer import own
 from tests.e2e.cost.writer import event
 

@@ -84,7 +84,7 @@ def test_the_first_count_imports_only_what_it_needs(tmp_path: Path) -> None:
     assert "splintr" in modules
     found = set(of((*LIBRARIES, *PACKAGES), modules))
     # Pure modules, which the types of sessions and of the context's protocol need.
-    light = ("cache_losses", "cap_rule", "context_costs", "ledger_events")
+    light = ("cache_losses", "context_costs", "ledger_events")
     assert found == {"sidecar.cost", *(f"sidecar.cost.{name}" for name in light)}
 
 

@@ -25,11 +25,10 @@ import msgspec
 import pytest
 
 from sidecar.cost.book import CostBook
-from sidecar.cost.export import read_events
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.cost.prices import Prices
 from sidecar.cost.records import ShippedRecord, export_request
-from sidecar.cost.sums import Scope
+from sidecar.cost.sums import Scope, read_events
 from tests.clickhouse import ClickHouse
 from tests.e2e.team.rotel import Rotel
 from tests.e2e.team.shipper import PROCESSES, report, ship_all
