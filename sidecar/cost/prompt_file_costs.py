@@ -27,10 +27,9 @@ from msgspec import Meta
 from sidecar import typed
 from sidecar.cost.ledger import PROMPT_SQL, Ledger
 from sidecar.cost.ledger_events import PROTOCOL, Buckets
-from sidecar.cost.prices import Prices, cost_of
+from sidecar.cost.prices import Prices, UnitPrices, cost_of
 from sidecar.cost.sums import Scope, calls_condition, kinds_in
 from sidecar.messages.vendor_usage import LONGEST_ID, MOST_TOKENS
-from sidecar.models.price_list import UnitPrices
 
 FILE_NAME = "usage-profile.json"
 MOST_BYTES = 1 << 20

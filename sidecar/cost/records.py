@@ -22,9 +22,9 @@ import msgspec
 from sidecar.cost.days import day_name
 from sidecar.cost.export import source_of
 from sidecar.cost.ledger_events import PROTOCOL, Cost, LedgerEvent, milliseconds
+from sidecar.cost.prices import UserTariff
 from sidecar.known_agents import all_agents
 from sidecar.models.names import LOCAL_PROVIDERS, known_providers
-from sidecar.models.price_list import UserTariff
 from sidecar.text.globs import matches_any
 
 if TYPE_CHECKING:

@@ -1,17 +1,23 @@
-"""Looks up a model's provider and context window by name, offline.
+"""Loads the price list, and looks up a model's provider and context window by name, offline.
 
-Context windows come from the price list (`sidecar.models.price_list`), which takes up to 0.8 s to
-load. `warm` loads the list on a worker thread. Until then, windows are None.
+The list takes up to 0.8 s to load. `warm` loads it on a worker thread. Until then, windows are
+None. `sidecar.cost.prices` computes costs by the list.
 """
 
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from functools import cache, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from sidecar import typed
 from sidecar.config.paths import STORED_LIST, state_dir
+from sidecar.config.safe_files import FileStamp, ListFile, read_price_list, set_aside, stamp_of
 from sidecar.models.names import (
     LOCAL_PROVIDERS,
     UNKNOWN,
@@ -22,8 +28,11 @@ from sidecar.models.names import (
     parse,
     without_date,
 )
-from sidecar.models.price_list import price_list
 from sidecar.models.window import input_limit, overruling_window, published_window
+
+if TYPE_CHECKING:
+    from genai_prices.data_snapshot import DataSnapshot
+    from genai_prices.types import Provider
 
 _LONG = 60  # how many characters of a name to compare with known names
 _NEAR = 0.8  # the minimum similarity (0 to 1) of a suggested name
@@ -31,6 +40,103 @@ _FAR = 0.5  # the minimum similarity of names that clearly belong to a family
 _DIGITS = re.compile(r"\d+")
 _prices: Any = None
 _similar: dict[str, tuple[str, ...] | None] = {}
+
+
+class PriceFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """What `prices.toml` says."""
+
+    notes: dict[str, str]
+    regional_factors: dict[str, Decimal]
+    hour_to_input: int
+    optional_tier_providers: frozenset[str]
+    providers: list[dict[str, Any]]
+
+
+@cache
+def price_facts() -> PriceFacts:
+    """Return what `prices.toml` says."""
+    return typed.read_table("sidecar.models", "prices.toml", PriceFacts)
+
+
+_lock = threading.Lock()
+_loaded: dict[tuple[ListFile, FileStamp | None], DataSnapshot] = {}
+
+
+def is_list_loaded(file: ListFile = None) -> bool:
+    """Return whether `price_list` returns without reading a file."""
+    return (file, stamp_of(file)) in _loaded
+
+
+@cache
+def package_versions() -> str:
+    """Return a text that changes whenever the bundled list or `prices.toml` may change."""
+    from importlib.metadata import version
+
+    from sidecar import __version__
+
+    return f"{__version__} {version('genai-prices')}"
+
+
+def price_list(file: ListFile = None) -> DataSnapshot:
+    """Return the price list that `update-prices` saved to `file`, or the bundled list.
+
+    If the file is unusable, it is renamed and the reason is logged. The first call blocks for
+    0.2 to 0.8 s. The list is cached until the file changes.
+    """
+    with _lock:
+        key = (file, stamp_of(file))
+        if key not in _loaded:
+            _loaded[key] = _load_list(file)
+        return _loaded[key]
+
+
+def _load_list(file: ListFile) -> DataSnapshot:
+    from genai_prices.data_snapshot import get_snapshot
+
+    data = read_price_list(file)
+    if file is not None and data is not None:
+        try:
+            return _with_own_prices(parse_list(data))
+        except ValueError as error:
+            set_aside(file, f"{error}; download it again with `token-sidecar cost update-prices`")
+    return _with_own_prices(get_snapshot())
+
+
+def _with_own_prices(snapshot: DataSnapshot) -> DataSnapshot:
+    """Return a copy with the providers in `prices.toml` that the list does not contain."""
+    from genai_prices.data_snapshot import DataSnapshot
+
+    own, listed = _read_providers(price_facts().providers), {one.id for one in snapshot.providers}
+    missing = [provider for provider in own if provider.id not in listed]
+    return DataSnapshot([*snapshot.providers, *missing], snapshot.from_auto_update)
+
+
+def parse_list(data: bytes) -> DataSnapshot:
+    """Parse a price list in genai-prices' JSON format.
+
+    Raises:
+        ValueError: The data is not a price list.
+    """
+    from genai_prices.data_snapshot import DataSnapshot
+
+    try:
+        providers = _read_providers(typed.decode(data, list[dict[str, Any]]))
+    except Exception as error:  # any error in the library means that the list is invalid
+        raise ValueError("this is not a price list in the format of genai-prices") from error
+    if not providers:
+        raise ValueError("the price list is empty")
+    return DataSnapshot(providers, from_auto_update=True)
+
+
+def _read_providers(raw: list[dict[str, Any]]) -> list[Provider]:
+    import warnings
+
+    from genai_prices.types import _providers_from_raw
+
+    with warnings.catch_warnings():
+        # Newer price lists may contain units that this version does not know.
+        warnings.simplefilter("ignore")
+        return _providers_from_raw(raw)
 
 
 def warm() -> None:

@@ -14,7 +14,7 @@ from sidecar.agents.folders import Places
 from sidecar.budgets.check_report import PromptGrowth, UnreadFile
 from sidecar.budgets.instruction_findings import choose_agents
 from sidecar.config.settings import Settings
-from sidecar.cost.prices import Prices
+from sidecar.cost.prices import Prices, UnitPrices
 from sidecar.cost.prompt_file_costs import (
     AgentUsage,
     ChangedCalls,
@@ -26,7 +26,6 @@ from sidecar.cost.prompt_file_costs import (
 )
 from sidecar.counting.count_result import Measure, Method, weakest_method
 from sidecar.errors import BadParamsError, SidecarError
-from sidecar.models.price_list import UnitPrices
 from sidecar.project.footprint import Part, find_for_model
 from sidecar.project.loading_rules import loading_rules
 from sidecar.project.source_files import Contents, SourceFiles

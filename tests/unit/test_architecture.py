@@ -236,7 +236,7 @@ def test_typed_decoding_is_in_one_module() -> None:
     assert {path.relative_to(PACKAGE).as_posix() for path in users} == {"typed.py"}
 
 
-@pytest.mark.parametrize("verb", ["count", "schema", "doctor", "fit", "check", "cost", "usage"])
+@pytest.mark.parametrize("verb", ["count", "group", "doctor", "fit", "check", "cost", "usage"])
 def test_commands_other_than_serve_import_no_lsp(verb: str) -> None:
     code = (
         "import sys, importlib\n"

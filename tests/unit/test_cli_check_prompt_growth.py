@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
+from sidecar.cost.change_price import ChangePrice
 
 from sidecar.budgets.check_report import (
     START,
@@ -30,7 +31,6 @@ from sidecar.budgets.check_report import (
 from sidecar.cli.check import check
 from sidecar.config.paths import state_dir
 from sidecar.cost.book import CostBook
-from sidecar.cost.change_price import ChangePrice
 from sidecar.cost.ledger_events import Buckets
 from sidecar.cost.prompt_file_costs import AgentUsage, PrefixCalls, UsageProfile
 from sidecar.project import footprint

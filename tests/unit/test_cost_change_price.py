@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from sidecar.cost.prices import UnitPrices
 from sidecar.cost.prompt_file_costs import (
     AgentUsage,
     ChangedCalls,
@@ -15,7 +16,6 @@ from sidecar.cost.prompt_file_costs import (
     price_change,
     price_open_session,
 )
-from sidecar.models.price_list import UnitPrices
 from sidecar.text.printable import usd_text
 
 PAGE = Path(__file__).parents[2] / "docs/reference/cost.md"

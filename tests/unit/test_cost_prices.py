@@ -17,8 +17,8 @@ from sidecar.config.settings import Price
 from sidecar.cost.export import exported, source_of
 from sidecar.cost.ledger_events import Buckets, Cost, LedgerEvent
 from sidecar.cost.prices import Prices
+from sidecar.models.catalogue import parse_list
 from sidecar.models.names import LOCAL_PROVIDERS, parse
-from sidecar.models.price_list import parse_list
 from tests.cases import read_cases, read_rows
 from tests.unit.cost_calls import price_list_of
 

@@ -344,7 +344,7 @@ def test_report_names_a_list_for_one_region(
 def _prices_with_house(folder: Path) -> Prices:
     """Return the price list, with an additional model that has its own price threshold."""
     from sidecar.config.safe_files import stamp_of
-    from sidecar.models.price_list import _loaded, parse_list, price_list
+    from sidecar.models.catalogue import _loaded, parse_list, price_list
 
     file = folder / "with-house.json"
     file.touch()

@@ -16,9 +16,9 @@ from typing import Any
 import click
 import msgspec
 import pytest
+from sidecar.cli.mcp_measuring import measure_mcp_servers
 
 from sidecar.agents.folders import Places
-from sidecar.cli.mcp_measuring import measure_mcp_servers
 from sidecar.config.paths import state_dir
 from sidecar.config.settings import Agents, Settings
 from sidecar.counting.count_result import Measure

@@ -16,10 +16,10 @@ from click.testing import CliRunner
 
 from sidecar.cli import main
 from sidecar.config.paths import config_file, state_dir
+from sidecar.cost import prices
 from sidecar.cost.book import CostBook
 from sidecar.cost.cost_protocol import CostDetailParams
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
-from sidecar.models import price_list
 from tests.clickhouse import SCHEMA, ClickHouse
 from tests.collector import Collector
 from tests.e2e.team.rotel import Rotel
@@ -246,7 +246,7 @@ def test_calls_get_a_price_in_the_store_when_another_machine_knows_it(
     joe = user_hash("joe@example.com")
     assert store.rows(sums, user=joe) == [["0", "0", str(20 * 1_100)]]
 
-    find = price_list.find_tariff
+    find = prices.find_tariff
     monkeypatch.setattr(
         "sidecar.cost.prices.find_tariff", lambda snapshot, name, provider: find(
             snapshot, name.replace("gpt-9-new", "gpt-5"), provider
