@@ -17,8 +17,8 @@ from sidecar.agents.folders import Roots
 from sidecar.agents.reader_registry import Sources
 from sidecar.agents.session_events import StoredSession
 from sidecar.agents.session_index import SessionIndex
+from sidecar.cost.days import milliseconds
 from sidecar.cost.ledger import PROMPT_SQL, Ledger
-from sidecar.cost.ledger_events import milliseconds
 from sidecar.errors import BadParamsError
 
 _MOST_TRIED = 20

@@ -64,8 +64,6 @@ Command = TypeVar("Command", bound="Callable[..., Any]")
 
 NO_CALLS = f"No calls recorded yet. {HOW_RECORDED}"
 NONE_MATCH = "No calls match; run `token-sidecar cost` without options to see all recorded calls."
-EPOCH = "1970-01-01"
-"""The start of a time range that includes all calls."""
 _BARS = ((120, 24), (100, 12), (0, 8))
 """The minimum terminal width for each width of the bars, widest first."""
 _FEWEST_FIELDS = 3
@@ -609,14 +607,19 @@ def _names_and_files(
     """Return a workspace's session labels, and the costs of its prompt files in each period."""
     from sidecar.cli.session_labels import SessionsView
     from sidecar.config.paths import find_root
-    from sidecar.cost.cost_page import STANDING_PERIODS, Choice, period_start
+    from sidecar.cost.cost_page import STANDING_PERIODS, Choice
+    from sidecar.cost.days import FIRST_DAY
 
+    choices = [*map(Choice, STANDING_PERIODS)]
+    choices.append(Choice("custom", since=since or "", until=until or ""))
     today = datetime.now().astimezone().date()
     with SessionsView(find_root(workspace.resolve())) as view:
+        files: dict[Period, list[FileCost]] = {}
         labels = view.labels()
-        starts = {each: period_start(Choice(each), today) for each in STANDING_PERIODS}
-        files = {each: view.files(start or EPOCH) for each, start in starts.items()}
-        return labels, {**files, "custom": view.files(since or EPOCH, until)}
+        for choice in choices:
+            first, last = choice.days(today)
+            files[choice.period] = view.files(first or FIRST_DAY, last)
+        return labels, files
 
 
 def _print_table(report: CostReport, params: CostDetailParams) -> None:
@@ -674,6 +677,8 @@ def _table_rows(
 
     The last column contains the bars. It is empty if `bar_width` is 0.
     """
+    from sidecar.cost.reports import total_cost
+
     totals = report.totals
     fields = [*_FIELD_TITLES]
     if not totals.cache_write_tokens:
@@ -688,15 +693,9 @@ def _table_rows(
     ]
     if len(rows) == 1:
         return [heads, *rows]
-    sums = (
-        totals.calls, totals.prompt_tokens, totals.output_tokens, totals.cache_read_tokens,
-        totals.cache_write_tokens,
-    )  # fmt: skip
-    is_partial = any(row.partial for row in report.rows)
-    is_priced = any(row.cost_usd is not None for row in report.rows)
-    cost = cost_text(totals.cost_usd if is_priced else None, is_partial=is_partial)
-    numbers = map(compact_number, sums[: len(fields)])
-    return [heads, *rows, ["total", *[""] * (len(params.by) - 1), *numbers, cost, ""]]
+    numbers = [compact_number(getattr(totals, field)) for field in fields]
+    names_left = [""] * (len(params.by) - 1)
+    return [heads, *rows, ["total", *names_left, *numbers, total_cost(report), ""]]
 
 
 def _row_names(report: CostReport, params: CostDetailParams) -> list[list[str]]:

@@ -94,7 +94,7 @@ def _claude_code_line(sent: StatuslineInput) -> str:
         book = state.book(settings)
         session = _read_session(sent, settings, book.ledger)
         costs = _read_costs(state, settings, sent.session, root)
-        sums = _ledger_texts(book, AGENT, settings, limits, is_behind=not costs.read)
+        sums = _ledger_texts(costs, book, AGENT, settings, limits)
         usage = _context_usage(sent, session, settings)
         cache = _cache_text(book, usage, session, settings) if costs.read else ""
     cost = format_session_cost(costs, SessionInfo.of(sent.session, AGENT, session.updated_at))
@@ -169,35 +169,31 @@ def _read_costs(state: State, settings: Settings, session: str, root: Path | Non
 
 
 def _ledger_texts(
+    costs: Costs,
     book: CostBook,
     agent: str,
     settings: Settings,
     limits: Sequence[ReportedLimit] | None = None,
-    *,
-    is_behind: bool,
 ) -> list[str]:
     """Return today's cost, the current five-hour block, and the subscription's limits.
 
-    The limits are read from the agent's files if `limits` is None. The costs are lower bounds if
-    `is_behind` is true.
+    The limits are read from the agent's files if `limits` is None.
     """
     from sidecar.agents.plan_limits import block_end, current_limits, end_of_block
     from sidecar.config.paths import state_dir
     from sidecar.conversations.context_rows import block_text, limit_name, limit_text
-    from sidecar.cost.cost_protocol import CostDetailParams
     from sidecar.cost.ledger import LedgerError
     from sidecar.workspace.usage_details import plan_limits
 
     texts, block, now = list[str](), None, datetime.now(UTC)
+    spent, is_behind = costs.sums, not costs.read
+    if spent.calls_today:
+        today = None if "day" in spent.unknown else spent.day
+        is_partial = is_behind or "day" in spent.partial
+        texts.append(f"{cost_text(today, is_partial=is_partial)} today")
     end = end_of_block(limits or (), now) or block_end(agent, settings.agents, state_dir())
     with contextlib.suppress(LedgerError):
-        today = book.detail(CostDetailParams(since="today", by=("agent",)))
         block = book.current_block(agent, end, now)
-        if today.rows:
-            is_unpriced = all(row.cost_usd is None for row in today.rows)
-            cost = None if is_unpriced else today.totals.cost_usd
-            is_partial = is_behind or any(row.partial for row in today.rows)
-            texts.append(f"{cost_text(cost, is_partial=is_partial)} today")
         if block is not None:
             texts.append(f"block {block_text(block, now, is_behind=is_behind)}")
     if limits is None:
@@ -265,7 +261,7 @@ def _session_line(folder: Path) -> str:
         if session is not None and session.source != "protocol":
             book = view.services.spending(view.workspace).book
             settings = view.workspace.settings
-            parts += _ledger_texts(book, session.source, settings, is_behind=not costs.read)
+            parts += _ledger_texts(costs, book, session.source, settings)
         if cache := cache_status(usage, view.workspace.settings.cost):
             parts.append(cache.text)
         parts.append(costs.caps_text.rstrip("."))

@@ -226,8 +226,7 @@ def ship(once: bool, follow: bool, dry_run: bool, since: str | None, as_json: bo
     Exit codes: 0; 1 if the collector did not accept all calls; 2 if the configuration is invalid or
     the ledger is unreadable.
     """
-    from sidecar.cost.days import time_range
-    from sidecar.cost.ledger import DAY_MS
+    from sidecar.cost.days import DAY_MS, time_range
     from sidecar.cost.shipping import open_queue
     from sidecar.workspace.workspace import workspace_remotes
 
@@ -275,7 +274,7 @@ def _pending_records(queue: ShippingQueue) -> Iterator[list[ShippedRecord]]:
 def _file_reports(queue: ShippingQueue) -> Iterator[tuple[str, list[ShippedRecord]]]:
     """Yield each workspace that was not reported today, with the records of its prompt files."""
     from sidecar.cli.session_labels import SessionsView
-    from sidecar.config.roots import find_root
+    from sidecar.config.paths import find_root
     from sidecar.workspace.prompt_files import file_records
     from sidecar.workspace.workspace import path_of
 

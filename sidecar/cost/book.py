@@ -40,7 +40,6 @@ from sidecar.cost.repricing import price_new_calls
 from sidecar.cost.sums import (
     Scope,
     Tally,
-    count_sessions,
     current_block,
     first_call_ms,
     read_tallies,
@@ -49,7 +48,6 @@ from sidecar.cost.sums import (
 )
 from sidecar.cost.worktrees import (
     nested_repositories,
-    repository_inside,
     save_worktrees,
     unsaved_worktrees,
     with_known_worktrees,
@@ -124,7 +122,8 @@ class CostBook:
             estimated_tokens=params.estimated_tokens,
             reported_cost=reported,
         )
-        recorded, cost = self.ledger.record(event), self.prices.cost(event)
+        cost = self.prices.cost(event)
+        recorded = self.ledger.record(msgspec.structs.replace(event, cost=cost))
         return CostRecorded(
             id=recorded.id,
             usage=usage,
@@ -225,9 +224,7 @@ class CostBook:
         if not scope.branch or workspace is None:
             return scope
         with self.ledger.reader() as connection:
-            return msgspec.structs.replace(
-                scope, without=tuple(nested_repositories(connection, scope.all_folders))
-            )
+            return _scope_of_branch(connection, scope, scope.branch)
 
     def branch_cost(self, workspace: str, branch: str, folders: Iterable[str] = ()) -> BranchCost:
         """Return the cost of a workspace's calls on a git branch.
@@ -237,7 +234,7 @@ class CostBook:
         """
         scope = self.scope(CostDetailParams(workspace=workspace, branch=branch), folders=folders)
         with self.report_reader() as connection:
-            return _branch_cost(connection, scope, read_total(connection, scope))
+            return _read_branch(connection, scope)[1]
 
     def estimate(
         self, model: str, prompt_tokens: int, max_output_tokens: int = 0
@@ -266,24 +263,15 @@ class CostBook:
             workspace=workspace_key(workspace), folders=tuple(map(workspace_key, folders))
         )
         with self.report_reader() as connection:
-            nested = nested_repositories(connection, whole.all_folders) if branch else {}
-            # One query for the workspace and its branches, because it reads the calls of all time.
-            by_branch = read_tallies(connection, whole, ("branch", *["workspace"] * bool(nested)))
             totals: dict[CapSpan, Tally] = {
                 "day": read_total(connection, Scope(times=TimeRange(today, today))),
                 "session": read_total(connection, msgspec.structs.replace(whole, session=session)),
-                "workspace": sum(by_branch.values(), Tally()),
+                "workspace": read_total(connection, whole),
             }
             cost = None
             if branch:
-                own = (
-                    tally
-                    for (name, *folder), tally in by_branch.items()
-                    if name == branch and not any(repository_inside(nested, one) for one in folder)
-                )
-                totals["branch"] = sum(own, Tally())
-                scope = msgspec.structs.replace(whole, branch=branch, without=tuple(nested))
-                cost = _branch_cost(connection, scope, totals["branch"])
+                scope = _scope_of_branch(connection, whole, branch)
+                totals["branch"], cost = _read_branch(connection, scope)
         buckets = totals["workspace"].buckets
         amounts: dict[str, Any] = {span: total.cost for span, total in totals.items()}
         return SpendingSums(
@@ -291,6 +279,7 @@ class CostBook:
             unknown=frozenset(span for span, total in totals.items() if total.total.usd is None),
             partial=frozenset(span for span, total in totals.items() if total.is_partial),
             calls=totals["workspace"].calls,
+            calls_today=totals["day"].calls,
             tokens=buckets.prompt + buckets.completion,
             branch_cost=cost,
         )
@@ -334,12 +323,20 @@ class CostBook:
         self.ledger.close()
 
 
-def _branch_cost(connection: sqlite3.Connection, scope: Scope, total: Tally) -> BranchCost:
-    """Return the cost of the git branch that a scope selects. `total` is the sum of its calls."""
-    return BranchCost(
+def _scope_of_branch(connection: sqlite3.Connection, scope: Scope, branch: str) -> Scope:
+    """Return a workspace's calls on a branch, without those of other repositories inside it."""
+    nested = nested_repositories(connection, scope.all_folders)
+    return msgspec.structs.replace(scope, branch=branch, without=tuple(nested))
+
+
+def _read_branch(connection: sqlite3.Connection, scope: Scope) -> tuple[Tally, BranchCost]:
+    """Return the sum of the calls on the git branch that a scope selects, and their cost."""
+    by_session = read_tallies(connection, scope, ("session",))
+    total = sum(by_session.values(), Tally())
+    return total, BranchCost(
         name=scope.branch or "",
         calls=total.calls,
-        sessions=count_sessions(connection, scope),
+        sessions=len(by_session.keys() - {("",)}),
         cost_usd=total.cost_usd,
         partial=total.is_partial,
     )

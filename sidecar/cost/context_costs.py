@@ -91,6 +91,8 @@ class SpendingSums(msgspec.Struct, frozen=True, kw_only=True):
     """The spans whose sums are lower bounds, because calls have no price, or agents omit calls."""
     calls: int = 0
     """The number of calls ever made in the workspace."""
+    calls_today: int = 0
+    """The number of calls in all workspaces since local midnight."""
     tokens: int = 0
     """The number of tokens in all of the workspace's calls."""
     branch_cost: BranchCost | None = None

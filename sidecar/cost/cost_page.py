@@ -23,12 +23,20 @@ import msgspec
 
 from sidecar.cost.cache_losses import LossCause
 from sidecar.cost.cost_protocol import CostKey, FileCost, PageKey, Period
-from sidecar.cost.days import EPOCH, TimeRange, day_name, range_text, time_range
+from sidecar.cost.days import (
+    SPANS,
+    TimeRange,
+    day_name,
+    day_number,
+    every_day,
+    range_text,
+    time_range,
+)
 from sidecar.cost.export import table_csv
 from sidecar.cost.ledger import PROMPT_SQL, folder_name
 from sidecar.cost.ledger_events import PROTOCOL
 from sidecar.cost.prices import Prices
-from sidecar.cost.reports import SPANS, derived_note, describe_basis, tally_calls
+from sidecar.cost.reports import derived_note, describe_basis, tally_calls
 from sidecar.cost.sums import Scope, Tallies, Tally, calls_condition, read_tallies
 from sidecar.counting.count_result import method_mark
 from sidecar.text.pages import (
@@ -248,6 +256,18 @@ class Choice(NamedTuple):
     until: str = ""
     """If `period` is `custom`, `since` and `until` are its first and last day."""
 
+    def days(self, today: date) -> tuple[str | None, str | None]:
+        """Return the period's first and last day, or None where it has no start or end."""
+        if self.period == "custom":
+            return self.since or None, self.until or None
+        starts = {
+            "today": today,
+            "week": today - timedelta(days=today.weekday()),
+            "month": today.replace(day=1),
+        }
+        start = starts.get(self.period)
+        return None if start is None else start.isoformat(), None
+
 
 def panel(source: PageSource, choice: Choice, files: Sequence[FileCost] = ()) -> Page:
     """Return a panel that shows one period and one grouping.
@@ -320,19 +340,6 @@ def whole_page(
     return page_html(source.title, "".join(parts), STYLE + FILE_STYLE)
 
 
-def period_start(choice: Choice, today: date) -> str | None:
-    """Return a period's first day, or None if the period has no start."""
-    starts = {
-        "today": today,
-        "week": today - timedelta(days=today.weekday()),
-        "month": today.replace(day=1),
-    }
-    if choice.period == "custom":
-        return choice.since or None
-    start = starts.get(choice.period)
-    return None if start is None else start.isoformat()
-
-
 def _head_html(source: PageSource) -> str:
     as_of = source.now.astimezone(source.zone).strftime("%Y-%m-%d %H:%M:%S")
     note = f'<p class="note">{escape(source.note)}</p>' if source.note else ""
@@ -362,9 +369,8 @@ def _dates_html(choice: Choice) -> str:
 class _Report:
     def __init__(self, source: PageSource, choice: Choice) -> None:
         self._source, self._choice = source, choice
-        today = source.now.astimezone(source.zone).date()
-        until = (choice.until or None) if choice.period == "custom" else None
-        self._times = time_range(period_start(choice, today), until, source.zone, source.now)
+        days = choice.days(source.now.astimezone(source.zone).date())
+        self._times = time_range(*days, source.zone, source.now)
         # One query provides the numbers for the cards, the chart, and the tables by model and by
         # time.
         self._by_day = source.tallies(self._times, ("model", "day"))
@@ -437,7 +443,7 @@ class _Report:
             return self._source.costliest(self._times, by, _MOST_ROWS)
         found: Groups = {}
         for (model, day), tally in self._by_day.items():
-            name = (model or "",) if key == "model" else (_span_name(str(day), key),)
+            name = (model or "",) if key == "model" else (SPANS[key](day_number(str(day))),)
             found[name] = found.get(name, Tally()) + tally
         groups = (
             _by_cost(found.items()) if key == "model" else dict(sorted(found.items(), reverse=True))
@@ -464,7 +470,7 @@ class _Report:
             elif number == COLORS:
                 series[-1] = series[-1]._replace(name="other models")
             for date_name, tally in spent[name].items():
-                place = places[_span_name(date_name, unit)]
+                place = places[SPANS[unit](day_number(date_name))]
                 series[-1].values[place] += float(tally.cost)
                 if tally.is_partial:
                     series[-1].partial.add(place)
@@ -598,18 +604,12 @@ def _file_name(uri: str, workspace: str | None) -> str:
     return unquote(urlsplit(uri).path)
 
 
-def _columns(days: set[str]) -> tuple[CostKey, list[str]]:
+def _columns(names: Iterable[str]) -> tuple[CostKey, list[str]]:
     """Return a chart's time unit, and its column names in order."""
-    first, last = date.fromisoformat(min(days)), date.fromisoformat(max(days))
-    span = (last - first).days + 1
+    days = every_day(names)
+    span = len(days)
     unit: CostKey = "day" if span <= _MOST_DAYS else "week" if span <= 7 * _MOST_WEEKS else "month"
-    every = ((first + timedelta(days=number)).isoformat() for number in range(span))
-    return unit, list(dict.fromkeys(_span_name(day, unit) for day in every))
-
-
-def _span_name(day: str, unit: CostKey) -> str:
-    """Return the name of the day, week or month that contains a day."""
-    return SPANS[unit]((date.fromisoformat(day) - EPOCH).days)
+    return unit, list(dict.fromkeys(map(SPANS[unit], days)))
 
 
 def _recent_prompts(

@@ -120,6 +120,10 @@ class CostTotals(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         """All input tokens."""
         return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
 
+    @property
+    def completion_tokens(self) -> int:
+        return self.output_tokens
+
 
 class CostTable(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A report as a table of text cells. The `total` row is empty if `rows` has only one row."""

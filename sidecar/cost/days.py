@@ -1,4 +1,4 @@
-"""Parses time ranges, and formats days and weeks.
+"""Times, days and weeks: parses time ranges, and formats them.
 
 The start and the end of a range can be a time, a date such as `2026-11-21`, an age such as `7d`, or
 the word `today` or `yesterday`. A call belongs to the local day on which it was recorded. A date
@@ -8,15 +8,19 @@ therefore selects the same calls in every time zone.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import NamedTuple
 
-from sidecar.cost.ledger_events import milliseconds
 from sidecar.errors import BadParamsError
 
 END_MS = 253_402_300_800_000
 """The end of an open-ended time range: the start of the year 10000."""
+DAY_MS = 86_400_000
 EPOCH = date(1970, 1, 1)
+FIRST_DAY = EPOCH.isoformat()
+"""The start of a time range that includes all calls."""
+_BEGIN = datetime(1970, 1, 1, tzinfo=UTC)
 LAST_DAY = (date.max - EPOCH).days
 _AGE = re.compile(r"(\d{1,5})([hdw])", re.ASCII)
 
@@ -71,6 +75,21 @@ def range_text(
     return f"from {start} to {end}"
 
 
+def milliseconds(at: datetime) -> int:
+    """Convert a time to milliseconds since 1970, rounded down. Times without a time zone are in
+    UTC.
+
+    Raises:
+        BadParamsError: The time is before 1970 or after 9999.
+    """
+    aware = at if at.tzinfo else at.replace(tzinfo=UTC)
+    since = aware - _BEGIN
+    elapsed = since.days * DAY_MS + since.seconds * 1000 + since.microseconds // 1000
+    if not 0 <= elapsed < END_MS:
+        raise BadParamsError(f"the time {at.isoformat()} is not between 1970 and 9999")
+    return elapsed
+
+
 def local_day(at: datetime, zone: tzinfo | None) -> int:
     """Return the local date as days since 1970. A time without a time zone is taken as UTC."""
     aware = at if at.tzinfo else at.replace(tzinfo=UTC)
@@ -88,14 +107,23 @@ def week_name(day: int) -> str:
     return f"{year}-W{week:02}"
 
 
-def every_day(known: set[str], most: int) -> list[str]:
-    """Return all days from the first to the last known day.
+SPANS: Mapping[str, Callable[[int], str]] = {
+    "day": day_name,
+    "week": week_name,
+    "month": lambda day: day_name(day)[:7],
+}
+"""Maps each unit of time to a function that returns the name of the one that contains a day."""
 
-    If there are more than `most` days, only the last ones are returned.
-    """
-    first, last = date.fromisoformat(min(known)), date.fromisoformat(max(known))
-    first = max(first, last - timedelta(days=most - 1))
-    return [(first + timedelta(days=n)).isoformat() for n in range((last - first).days + 1)]
+
+def day_number(name: str) -> int:
+    """Return the number of a day that is given as a date. The inverse of `day_name`."""
+    return (date.fromisoformat(name) - EPOCH).days
+
+
+def every_day(names: Iterable[str]) -> range:
+    """Return all days from the first to the last of these, which are given as dates."""
+    days = [*map(day_number, names)]
+    return range(min(days), max(days) + 1)
 
 
 def _parse_time(text: str, zone: tzinfo | None, now: datetime | None) -> date | datetime:
@@ -126,4 +154,4 @@ def _to_milliseconds(moment: datetime, zone: tzinfo | None) -> int:
         return END_MS
     if moment.tzinfo is None:
         moment = moment.astimezone() if zone is None else moment.replace(tzinfo=zone)
-    return milliseconds(max(moment, datetime(1970, 1, 1, tzinfo=UTC)))
+    return milliseconds(max(moment, _BEGIN))

@@ -25,6 +25,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.cost.cache_losses import NO_LOSS, CacheLoss, LossCause
+from sidecar.cost.days import milliseconds
 from sidecar.cost.ledger import (
     BUCKETS,
     VERSION,
@@ -33,7 +34,7 @@ from sidecar.cost.ledger import (
     read_calls,
     version_of,
 )
-from sidecar.cost.ledger_events import Buckets, Cost, LedgerEvent, milliseconds
+from sidecar.cost.ledger_events import Buckets, Cost, LedgerEvent
 from sidecar.errors import BadParamsError
 from sidecar.text.printable import counted, json_text, printable
 

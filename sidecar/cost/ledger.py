@@ -26,7 +26,7 @@ import msgspec
 from sidecar.config.paths import LEDGER_FILES
 from sidecar.config.safe_files import create, locked, make_folder, set_aside
 from sidecar.cost.cache_losses import CacheLoss, LossCause
-from sidecar.cost.days import local_day
+from sidecar.cost.days import local_day, milliseconds
 from sidecar.cost.ledger_events import (
     LOST_FROM,
     PROTOCOL,
@@ -35,7 +35,6 @@ from sidecar.cost.ledger_events import (
     LedgerEvent,
     check_names,
     checked_numbers,
-    milliseconds,
 )
 from sidecar.cost.prices import Prices
 from sidecar.errors import BadParamsError, SidecarError
@@ -185,7 +184,6 @@ def explained(error: Exception, path: Path) -> LedgerError:
 
 VERSION = 6
 """The `PRAGMA user_version` of ledgers with this schema."""
-DAY_MS = 86_400_000
 FOLD_EVERY = 4096
 """Number of calls that are added to the daily sums at a time."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from operator import add, sub
 from typing import Literal, NamedTuple
@@ -30,9 +30,7 @@ from sidecar.models.names import counts_as_gemini_3, parse
 PROTOCOL = "protocol"
 """The `agent` of calls that were reported by a client."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SURROGATES = re.compile("[\ud800-\udfff]")
-_LATEST_MS = 253_402_300_800_000  # the year 10000
 
 
 LOST_FROM = ("cache_write_1h", "cache_write_5m", "cache_write", "input")
@@ -241,21 +239,6 @@ def _media_buckets(found: Modalities, fresh: int, read: int, output: int) -> dic
         "image_output": min(found.image_output, output - audio_output),
         "video_input": min(found.video_input, fresh - audio - image),
     }
-
-
-def milliseconds(at: datetime) -> int:
-    """Convert a time to milliseconds since 1970, rounded down. Times without a time zone are in
-    UTC.
-
-    Raises:
-        BadParamsError: The time is before 1970 or after 9999.
-    """
-    aware = at if at.tzinfo else at.replace(tzinfo=UTC)
-    since = aware - _EPOCH
-    elapsed = since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
-    if not 0 <= elapsed < _LATEST_MS:
-        raise BadParamsError(f"the time {at.isoformat()} is not between 1970 and 9999")
-    return elapsed
 
 
 def checked_numbers(event: LedgerEvent) -> tuple[int, ...]:

@@ -19,9 +19,9 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from sidecar.cost.days import day_name
+from sidecar.cost.days import day_name, milliseconds
 from sidecar.cost.export import source_of
-from sidecar.cost.ledger_events import PROTOCOL, Cost, LedgerEvent, milliseconds
+from sidecar.cost.ledger_events import PROTOCOL, Cost, LedgerEvent
 from sidecar.cost.prices import UserTariff
 from sidecar.known_agents import all_agents
 from sidecar.models.names import LOCAL_PROVIDERS, known_providers

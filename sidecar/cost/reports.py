@@ -24,7 +24,7 @@ from sidecar.cost.cost_protocol import (
     CostTotals,
     row_field,
 )
-from sidecar.cost.days import day_name, every_day, week_name
+from sidecar.cost.days import SPANS, day_name, every_day
 from sidecar.cost.ledger_events import PROTOCOL
 from sidecar.cost.prices import Prices
 from sidecar.cost.repricing import pending_note
@@ -33,7 +33,6 @@ from sidecar.cost.sums import (
     Tallies,
     Tally,
     kinds_in,
-    priced_kinds,
     read_tallies,
     scopes_by_block,
 )
@@ -175,11 +174,12 @@ def describe_basis(connection: sqlite3.Connection, prices: Prices, scope: Scope)
     """Return a text on how each agent's costs were determined, with notes on the price lists."""
     groups: dict[str, list[str]] = {}
     notes, kinds = set[str](), kinds_in(connection)
-    found = priced_kinds(connection, scope)
-    for agent in dict.fromkeys(agent for agent, _kind, _is_priced in found if agent != PROTOCOL):
+    found = read_tallies(connection, scope, ("agent", "kind"))
+    for agent in sorted({agent for agent, _kind in found} - {PROTOCOL}):
         groups.setdefault(_basis_of(agent), []).append(agent)
-    for _agent, kind, is_priced in found:
+    for (_agent, kind), tally in found.items():
         provider, model, *_ = kinds[kind]
+        is_priced = tally.priced_calls > tally.reported_calls
         tariff = prices.tariff(model, provider) if is_priced else None
         if tariff is not None:
             notes.add(tariff.note)
@@ -208,14 +208,6 @@ def _basis_of(agent: str) -> str:
             "subscription charges are not known"
         )
     return "at API prices; subscription charges are not known"
-
-
-SPANS: dict[str, Callable[[int], str]] = {
-    "day": day_name,
-    "week": week_name,
-    "month": lambda day: day_name(day)[:7],
-}
-"""Maps each time key to a function that returns the name of the period that contains a day."""
 
 
 def _sort_key(line: CostRow) -> tuple[str, float, str]:
@@ -345,7 +337,7 @@ def _cost_bars(key: CostKey, rows: list[CostRow]) -> list[CostBar]:
     """Return a bar for each row's cost. Costs are marked as lower bounds as in the table."""
     costs = {_row_name(row, key): (row.cost_usd, row.partial) for row in rows}
     if key == "day":
-        days = every_day(set(costs), _MOST_DAYS) if costs else []
+        days = [*map(day_name, every_day(costs)[-_MOST_DAYS:])] if costs else []
         costs = {day: costs.get(day, (0.0, False)) for day in days}
     elif len(costs) > _MOST_BARS:
         names = list(costs)  # sorted by cost, highest first
@@ -366,15 +358,8 @@ def _cost_bars(key: CostKey, rows: list[CostRow]) -> list[CostBar]:
 def _cost_table(found: CostReport, keys: list[CostKey]) -> CostTable:
     rows = [[*(_row_name(row, key) for key in keys), *_number_cells(row)] for row in found.rows]
     totals = found.totals
-    numbers = (
-        totals.calls, totals.prompt_tokens, totals.cache_read_tokens, totals.output_tokens,
-        totals.cache_write_tokens,
-    )  # fmt: skip
-    is_priced = any(row.cost_usd is not None for row in found.rows)
-    cost = cost_text(
-        totals.cost_usd if is_priced else None, is_partial=any(row.partial for row in found.rows)
-    )
-    total = ["Total", *[""] * (len(keys) - 1), *(f"{number:,}" for number in numbers), cost]
+    numbers = map("{:,}".format, _numbers(totals))
+    total = ["Total", *[""] * (len(keys) - 1), *numbers, total_cost(found)]
     heads = [*(key.capitalize() for key in keys), *_HEADS]
     if not totals.cache_write_tokens:
         for cells in (heads, total, *rows):
@@ -391,12 +376,22 @@ def _row_name(row: CostRow, key: CostKey) -> str:
     return printable(getattr(row, row_field(key)) or "(none)")
 
 
-def _number_cells(row: CostRow) -> list[str]:
-    numbers = (
-        row.calls, row.prompt_tokens, row.cache_read_tokens, row.completion_tokens,
-        row.cache_write_tokens,
+def _numbers(counts: CostRow | CostTotals) -> tuple[int, ...]:
+    return (
+        counts.calls, counts.prompt_tokens, counts.cache_read_tokens, counts.completion_tokens,
+        counts.cache_write_tokens,
     )  # fmt: skip
-    calls, prompt, *rest = (f"{number:,}" for number in numbers)
+
+
+def total_cost(found: CostReport) -> str:
+    """Return a report's total cost, such as `≥ $1.92`, or `unpriced`."""
+    is_priced = any(row.cost_usd is not None for row in found.rows)
+    is_partial = any(row.partial for row in found.rows)
+    return cost_text(found.totals.cost_usd if is_priced else None, is_partial=is_partial)
+
+
+def _number_cells(row: CostRow) -> list[str]:
+    calls, prompt, *rest = map("{:,}".format, _numbers(row))
     cost = cost_text(row.cost_usd, is_partial=row.partial)
     return [calls, f"{prompt} {row.note}" if row.note else prompt, *rest, cost]
 

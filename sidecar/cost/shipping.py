@@ -32,10 +32,10 @@ import msgspec
 
 from sidecar import typed
 from sidecar.config.safe_files import locked
+from sidecar.cost.days import DAY_MS
 from sidecar.cost.ledger import (
     AMEND,
     AMENDED_TRIGGER,
-    DAY_MS,
     EVENT_COLUMNS,
     EVENT_TABLES,
     NEXT_CHANGE,
@@ -90,7 +90,7 @@ _TOTALS_DAYS = 35
 DAY_REPORT = ""
 """The name of the report of totals and prices. Other reports are named after a workspace."""
 _MODELS = "SELECT DISTINCT provider.name, model FROM kind JOIN provider ON provider.id = provider"
-_DAY_NS = 86_400_000_000_000
+_DAY_NS = DAY_MS * 1_000_000
 _LONGEST_ANSWER = 64 * 1024
 _MOST_REJECTED = 16
 """After this many rejected calls, and none accepted, the collector seems to reject everything."""

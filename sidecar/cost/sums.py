@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from sidecar.cost.days import END_MS, LAST_DAY, TimeRange
+from sidecar.cost.days import DAY_MS, END_MS, LAST_DAY, TimeRange
 from sidecar.cost.ledger import (
     BUCKETS,
-    DAY_MS,
     SUMS,
     Ledger,
     read_calls,
@@ -178,12 +177,21 @@ def read_tallies(connection: sqlite3.Connection, scope: Scope, keys: Sequence[st
     names = ", ".join(_KEY_SQL[key] for key in keys)
     sums = ", ".join(f"sum({name})" for name in SUMS)
     partial = ", ".join(f"'{agent}'" for agent in sorted(lower_bound_agents()))
-    calls, values = _calls_sql(connection, scope, SUMS, only_losses="loss" in keys)
+    owner, owners = owner_condition(scope, "session")
+    if "loss" in keys:
+        columns, parts = ("loss", *SUMS), [_Part("loss_sums", *time_condition(scope.times))]
+    else:
+        columns, parts = SUMS, [*_parts_of_range(connection, scope.times)]
+    calls = " UNION ALL ".join(
+        f"SELECT session, kind, day, {', '.join(columns)} FROM {part.source} "  # noqa: S608
+        f"WHERE {part.where}{owner}"
+        for part in parts
+    )
     rows = connection.execute(
         f"SELECT {names}, {sums}, sum(iif(agent IN ({partial}), calls, 0)) "  # noqa: S608
         f"FROM ({calls}) AS part JOIN session AS owner ON owner.id = part.session "
         f"GROUP BY {names} HAVING sum(calls) > 0 ORDER BY sum(cost) DESC, {names}",
-        values,
+        [value for part in parts for value in (*part.values, *owners)],
     )
     count = len(keys)
     return {row[:count]: Tally.of_row(row[count:]) for row in rows}
@@ -194,59 +202,12 @@ def read_total(connection: sqlite3.Connection, scope: Scope) -> Tally:
     return sum(read_tallies(connection, scope, ("agent",)).values(), Tally())
 
 
-def count_sessions(connection: sqlite3.Connection, scope: Scope) -> int:
-    """Return the number of sessions with calls in scope. Calls without a session do not count."""
-    calls, values = _calls_sql(connection, scope, ())
-    (number,) = connection.execute(
-        f"SELECT count(DISTINCT name) FROM ({calls}) AS part "  # noqa: S608
-        "JOIN session AS owner ON owner.id = part.session WHERE name != ''",
-        values,
-    ).fetchone()
-    return int(number)
-
-
-def priced_kinds(connection: sqlite3.Connection, scope: Scope) -> list[tuple[str, int, bool]]:
-    """Return the agents and kinds of the calls in scope.
-
-    The last value of a row is whether any of these calls has a price that was not reported.
-    """
-    calls, values = _calls_sql(connection, scope, ("calls", "priced_calls", "reported_calls"))
-    rows = connection.execute(
-        "SELECT agent, kind, sum(priced_calls) > sum(reported_calls) "  # noqa: S608
-        f"FROM ({calls}) AS part JOIN session AS owner ON owner.id = part.session "
-        "GROUP BY agent, kind HAVING sum(calls) > 0 ORDER BY agent, kind",
-        values,
-    )
-    return rows.fetchall()
-
-
 def read_events(ledger: Ledger, scope: Scope) -> Iterator[LedgerEvent]:
     """Yield the calls in scope, oldest first."""
     where, values = calls_condition(scope)
     with ledger.reader() as connection:
         for _, event in read_calls(connection, f"{where} ORDER BY at, event.id", values):
             yield event
-
-
-def _calls_sql(
-    connection: sqlite3.Connection,
-    scope: Scope,
-    sums: Sequence[str],
-    *,
-    only_losses: bool = False,
-) -> tuple[str, list[object]]:
-    """Return a query for sums of the calls in scope, and the query's parameters."""
-    owner, names = owner_condition(scope, "session")
-    if only_losses:
-        parts = [_Part("loss_sums", *time_condition(scope.times))]
-    else:
-        parts = list(_parts_of_range(connection, scope.times))
-    columns = ", ".join(("session", "kind", "day", *["loss"] * only_losses, *sums))
-    text = " UNION ALL ".join(
-        f"SELECT {columns} FROM {part.source} WHERE {part.where}{owner}"  # noqa: S608
-        for part in parts
-    )
-    return text, [value for part in parts for value in (*part.values, *names)]
 
 
 def _parts_of_range(connection: sqlite3.Connection, times: TimeRange) -> Iterator[_Part]:

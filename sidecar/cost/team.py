@@ -22,10 +22,10 @@ from sidecar import typed
 from sidecar.config.settings import Team
 from sidecar.cost.cost_page import PageSource, SessionPrompts, TopGroups
 from sidecar.cost.cost_protocol import CostDetailParams, CostKey, CostReport, PageKey
-from sidecar.cost.days import END_MS, TimeRange, day_name, time_range
+from sidecar.cost.days import END_MS, SPANS, TimeRange, day_name, time_range
 from sidecar.cost.ledger_events import Buckets
 from sidecar.cost.prices import Prices
-from sidecar.cost.reports import SPANS, add_charts, build_report, ordered_keys
+from sidecar.cost.reports import add_charts, build_report, ordered_keys
 from sidecar.cost.sums import Tallies, Tally
 from sidecar.endpoints.http import (
     TEAM_AUTHORITY,

@@ -22,10 +22,11 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from sidecar import typed
-from sidecar.cost.days import day_name, local_day
-from sidecar.cost.ledger import DAY_MS, usd
+from sidecar.cost.days import DAY_MS, day_name, local_day
+from sidecar.cost.ledger import SUMS
 from sidecar.cost.ledger_events import Buckets
 from sidecar.cost.prices import Prices, cost_of
+from sidecar.cost.sums import Tally
 from sidecar.cost.vendor_apis import APIS, Vendor, VendorApi
 from sidecar.errors import SidecarError
 from sidecar.models.names import parse, undated_name
@@ -512,41 +513,24 @@ def _refused(status: int, api: VendorApi, base: str) -> VendorBillError:
 # Comparing
 
 
-class _Recorded(NamedTuple):
-    calls: int = 0
-    tokens: Buckets = Buckets()
-    cost: Decimal = Decimal(0)
-    priced_calls: int = 0
-    partly_priced_calls: int = 0
-
-    @property
-    def is_unpriced(self) -> bool:
-        return self.priced_calls < self.calls or self.partly_priced_calls > 0
+Recorded = Mapping[tuple[int, str], Tally]
+"""What the ledger has, by UTC day and model. Tokens are in the categories of the vendors."""
 
 
-def read_recorded(
-    connection: sqlite3.Connection, bill: VendorBill
-) -> dict[tuple[int, str], _Recorded]:
-    """Return what the ledger has of a bill's vendor and days, by UTC day and model."""
-    buckets = ", ".join(f"sum(part.{name})" for name in Buckets.__struct_fields__)
+def read_recorded(connection: sqlite3.Connection, bill: VendorBill) -> Recorded:
+    """Return what the ledger has of a bill's vendor and days."""
+    sums = ", ".join(f"sum(part.{name})" for name in SUMS)
     rows = connection.execute(
-        f"SELECT part.at / {DAY_MS} AS utc_day, kind.model, sum(calls), sum(cost), "  # noqa: S608
-        f"sum(priced_calls), sum(partly_priced_calls), {buckets} FROM event_sums AS part "
+        f"SELECT part.at / {DAY_MS} AS utc_day, kind.model, {sums} FROM event_sums AS part "  # noqa: S608
         "JOIN kind ON kind.id = part.kind JOIN provider ON provider.id = kind.provider "
         "WHERE part.at >= ? AND part.at < ? AND provider.name = ? GROUP BY utc_day, kind.model",
         (bill.first_day * DAY_MS, (bill.last_day + 1) * DAY_MS, bill.vendor),
     )
-    found: dict[tuple[int, str], _Recorded] = {}
-    for day, model, calls, cost, priced, partly, *tokens in rows:
-        key = (day, _model_key(model))
-        known = found.get(key, _Recorded())
-        found[key] = _Recorded(
-            known.calls + calls,
-            known.tokens + _billed_form(Buckets.of(tokens)),
-            known.cost + usd(cost),
-            known.priced_calls + priced,
-            known.partly_priced_calls + partly,
-        )
+    found: dict[tuple[int, str], Tally] = {}
+    for day, model, *numbers in rows:
+        key, tally = (day, _model_key(model)), Tally.of_row((*numbers, 0))
+        tally = msgspec.structs.replace(tally, buckets=_billed_form(tally.buckets))
+        found[key] = found.get(key, Tally()) + tally
     return found
 
 
@@ -562,9 +546,7 @@ def _billed_form(tokens: Buckets) -> Buckets:
     )
 
 
-def reconcile(
-    bill: VendorBill, recorded: Mapping[tuple[int, str], _Recorded], prices: Prices
-) -> Reconciliation:
+def reconcile(bill: VendorBill, recorded: Recorded, prices: Prices) -> Reconciliation:
     """Compare a bill with the ledger.
 
     Tokens that only one side has explain a part of a difference: their list price on that day. The
@@ -585,7 +567,7 @@ def reconcile(
         if not (has_tokens or has_costs):
             continue
         lines = billed.get(key, [])
-        mine = recorded.get(key, _Recorded())
+        mine = recorded.get(key, Tally())
         tokens = sum((line.tokens for line in lines if line.tokens), Buckets())
         is_by_tokens = has_tokens and key[1] != OTHER
         cost = sum((line.cost for line in lines if line.cost is not None), Decimal(0))
@@ -614,7 +596,7 @@ def _price_of(prices: Prices, vendor: Vendor, key: tuple[int, str], tokens: Buck
 
 def _compare(
     key: tuple[int, str],
-    mine: _Recorded,
+    mine: Tally,
     tokens: Buckets | None,
     cost: Decimal | None,
     tolerance: Decimal,
@@ -623,7 +605,7 @@ def _compare(
     day, model = key
     only_billed = only_recorded = Decimal(0)
     if tokens is not None:
-        more, less = _parts_above(tokens, mine.tokens), _parts_above(mine.tokens, tokens)
+        more, less = _parts_above(tokens, mine.buckets), _parts_above(mine.buckets, tokens)
         only_billed, only_recorded = price_of(more), price_of(less)
     elif cost is not None and not mine.calls:
         only_billed = cost
@@ -633,19 +615,19 @@ def _compare(
     unexplained = Decimal(0) if cost is None else difference - only_billed + only_recorded
     if abs(unexplained) <= tolerance:
         unexplained = Decimal(0)
-    has_same_tokens = tokens is None or tokens == mine.tokens
+    has_same_tokens = tokens is None or tokens == mine.buckets
     row = Difference(
         day=day_name(day),
         model=model,
         calls=mine.calls,
-        recorded_tokens=mine.tokens.prompt + mine.tokens.completion,
+        recorded_tokens=mine.buckets.prompt + mine.buckets.completion,
         billed_tokens=None if tokens is None else tokens.prompt + tokens.completion,
         recorded_usd=float(mine.cost),
         billed_usd=None if cost is None else float(cost),
         only_billed_usd=float(only_billed),
         only_recorded_usd=float(only_recorded),
         unexplained_usd=float(unexplained),
-        unpriced=mine.is_unpriced,
+        unpriced=mine.unpriced,
         agrees=has_same_tokens and not (only_billed or only_recorded or unexplained),
         text="",
     )

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from sidecar.config.settings import Price
 from sidecar.cost.book import CostBook
 from sidecar.cost.cost_protocol import CostDetailParams, CostRecordParams
+from sidecar.cost.days import milliseconds
 from sidecar.cost.ledger import folder_name, workspace_key
-from sidecar.cost.ledger_events import buckets_of, milliseconds
+from sidecar.cost.ledger_events import buckets_of
 from sidecar.messages.vendor_usage import Searches, count_searches, normalize_usage, service_tier
 from tests.cases import read_cases, read_rows
 

@@ -12,9 +12,9 @@ import pytest
 
 from sidecar.cost import ledger as ledger_file
 from sidecar.cost.cost_protocol import CostKey
-from sidecar.cost.days import TimeRange, local_day
+from sidecar.cost.days import TimeRange, local_day, milliseconds
 from sidecar.cost.ledger import Ledger, LedgerError, ReadCancelledError
-from sidecar.cost.ledger_events import Buckets, LedgerEvent, milliseconds
+from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.cost.prices import Prices
 from sidecar.cost.reports import report, tally_calls
 from sidecar.cost.sums import Scope, Tally, read_events, read_tallies

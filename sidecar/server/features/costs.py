@@ -170,17 +170,17 @@ class CostRequests(Feature):
             return await self._cost_page(workspace, params, _note(workspace))
 
     async def _cost_page(self, workspace: Workspace, params: CostPageParams, note: str) -> Page:
-        from sidecar.cost.cost_page import Choice, period_start
+        from sidecar.cost.cost_page import Choice
         from sidecar.cost.cost_protocol import CostFilesParams
+        from sidecar.cost.days import FIRST_DAY
         from sidecar.workspace.prompt_files import file_costs
 
         services = self._services
         choice = Choice(params.period, params.by, params.since or "", params.until or "")
         files: Sequence[FileCost] = ()
         if params.by == "file":
-            since = period_start(choice, datetime.now().astimezone().date()) or "1970-01-01"
-            end = (choice.until or None) if choice.period == "custom" else None
-            times = CostFilesParams(since=since, until=end)
+            since, until = choice.days(datetime.now().astimezone().date())
+            times = CostFilesParams(since=since or FIRST_DAY, until=until)
             files = await file_costs(services, workspace, times)
         spending = services.spending(workspace)
         sessions = services.sessions(workspace).snapshot(every=True)
