@@ -1,4 +1,4 @@
-"""Records calls, and reports costs and what caps apply to. All methods block.
+"""Records calls, reports costs, and sums up what caps apply to. All methods block.
 
 The ledger and the price list are opened on first use.
 """

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from io import StringIO
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -27,10 +27,54 @@ from sidecar.cost.ledger import SUMS
 from sidecar.cost.ledger_events import Buckets
 from sidecar.cost.prices import Prices, cost_of
 from sidecar.cost.sums import Tally
-from sidecar.cost.vendor_apis import APIS, Vendor, VendorApi
 from sidecar.errors import SidecarError
 from sidecar.models.names import parse, undated_name
 from sidecar.text.printable import counted, usd_text
+
+Vendor = Literal["anthropic", "openai"]
+
+
+class ReportRequest(NamedTuple):
+    path: str
+    params: Mapping[str, str]
+
+
+class VendorApi(NamedTuple):
+    """A vendor's admin API."""
+
+    base: str
+    variable: str
+    """The environment variable with the admin key."""
+    requests: tuple[ReportRequest, ...]
+    key_header: str
+    key_prefix: str = ""
+    headers: Mapping[str, str] = {}
+    uses_unix_time: bool = False
+
+
+APIS: Mapping[Vendor, VendorApi] = {
+    "anthropic": VendorApi(
+        "https://api.anthropic.com",
+        "ANTHROPIC_ADMIN_API_KEY",
+        (
+            ReportRequest("/v1/organizations/usage_report/messages", {"group_by[]": "model"}),
+            ReportRequest("/v1/organizations/cost_report", {"group_by[]": "description"}),
+        ),
+        "x-api-key",
+        headers={"anthropic-version": "2023-06-01"},
+    ),
+    "openai": VendorApi(
+        "https://api.openai.com",
+        "OPENAI_ADMIN_KEY",
+        (
+            ReportRequest("/v1/organization/usage/completions", {"group_by": "model"}),
+            ReportRequest("/v1/organization/costs", {"group_by": "line_item"}),
+        ),
+        "authorization",
+        key_prefix="Bearer ",
+        uses_unix_time=True,
+    ),
+}
 
 OTHER = "other charges"
 """The model of amounts that the vendor bills without naming a model, such as web searches."""

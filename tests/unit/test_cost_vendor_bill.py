@@ -20,8 +20,7 @@ from sidecar.cli.cost import cost
 from sidecar.config.paths import state_dir
 from sidecar.cost.book import CostBook
 from sidecar.cost.ledger_events import Buckets
-from sidecar.cost.vendor_apis import APIS, Vendor
-from sidecar.cost.vendor_bill import VendorBillError, read_bill, request_bill
+from sidecar.cost.vendor_bill import APIS, Vendor, VendorBillError, read_bill, request_bill
 from tests.unit.cost_calls import call_of
 
 CASES = Path(__file__).resolve().parents[1] / "fixtures" / "vendor_bills"
@@ -265,6 +264,12 @@ def test_reports_of_two_vendors_are_refused() -> None:
     result = run("--from", str(CASES / "tokens.csv"), "--from", str(CASES / "openai-usage.csv"))
     assert (result.exit_code, result.stdout) == (2, "")
     assert "of different vendors" in result.stderr
+
+
+def test_the_help_names_every_vendor_and_its_variable() -> None:
+    text = " ".join(run("--help").stdout.split())
+    assert f"[{'|'.join(APIS)}]" in text
+    assert f"from {' or '.join(api.variable for api in APIS.values())}." in text
 
 
 @pytest.mark.parametrize("vendor", ["anthropic", "openai"])
