@@ -142,12 +142,17 @@ _COLUMNS: Mapping[CostKey, str] = {
 """The column to group by for each key, if it has another name."""
 
 
+def report_rows(keys: Sequence[CostKey], tallies: Tallies) -> list[CostRow]:
+    """Return a row for each group, sorted by time, then by cost with the highest first."""
+    rows = [row(tally, dict(zip(keys, values, strict=True))) for values, tally in tallies.items()]
+    return sorted(rows, key=_sort_key)
+
+
 def build_report(keys: Sequence[CostKey], tallies: Tallies, basis: str) -> CostReport:
-    """Build a report. Its rows are sorted by time, then by cost with the highest first."""
+    """Build a report from the tally of each group."""
     everything = sum(tallies.values(), Tally())
     basis = " ".join(filter(None, (basis, derived_note(everything))))
-    rows = [row(tally, dict(zip(keys, values, strict=True))) for values, tally in tallies.items()]
-    rows.sort(key=_sort_key)
+    rows = report_rows(keys, tallies)
     lines = [line.text for line in rows]
     if len(rows) > 1:
         lines.append(total_text(everything))
@@ -316,18 +321,23 @@ def overview(
     If `width` is not 0, the text's table is fitted to it.
     """
     return add_charts(
-        lambda keys: report(connection, prices, scope, keys, block_ends), ordered_keys(by), width
+        report(connection, prices, scope, by, block_ends),
+        ordered_keys(by),
+        lambda key: tally_calls(connection, prices, scope, [key], block_ends),
+        width,
     )
 
 
 def add_charts(
-    report_by: Callable[[list[CostKey]], CostReport], keys: list[CostKey], width: int = 0
+    found: CostReport,
+    keys: list[CostKey],
+    tallies_by: Callable[[CostKey], Tallies],
+    width: int = 0,
 ) -> CostReport:
-    """Create a report grouped by `keys`, and add a table, charts and a plain text version."""
-    found = report_by(keys)
+    """Add a table, charts and a plain text version to a report that is grouped by `keys`."""
     charts = []
     for key, title in _CHARTS if found.rows else ():
-        rows = report_by([key]).rows
+        rows = report_rows([key], tallies_by(key))
         charts.append(CostChart(by=key, title=title, bars=_cost_bars(key, rows)))
     made = msgspec.structs.replace(found, table=_cost_table(found, keys), charts=charts)
     return msgspec.structs.replace(made, overview=_render_text(made, width))

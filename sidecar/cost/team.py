@@ -158,14 +158,12 @@ class TeamStore:
         times = time_range(params.since, params.until, UTC)
         keys = ordered_keys(params.by, team=True)
 
-        def report_by(keys: Sequence[CostKey]) -> CostReport:
-            found = self.tallies(times, keys, agent=agent, session=params.session)
-            return build_report(keys, found, BASIS)
+        def tallies_by(*keys: CostKey) -> Tallies:
+            return self.tallies(times, keys, agent=agent, session=params.session)
 
+        report = build_report(keys, tallies_by(*keys), BASIS)
         if params.charts:
-            report = add_charts(report_by, keys, params.width or 0)
-        else:
-            report = report_by(keys)
+            report = add_charts(report, keys, tallies_by, params.width or 0)
         return msgspec.structs.replace(report, note=self.missing_note())
 
     def tallies(
