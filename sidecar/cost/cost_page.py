@@ -37,6 +37,7 @@ from sidecar.cost.ledger import PROMPT_SQL, folder_name
 from sidecar.cost.ledger_events import PROTOCOL
 from sidecar.cost.prices import Prices
 from sidecar.cost.reports import derived_note, describe_basis, tally_calls
+from sidecar.cost.repricing import pending_note
 from sidecar.cost.sums import Scope, Tallies, Tally, calls_condition, read_tallies
 from sidecar.counting.count_result import method_mark
 from sidecar.text.pages import (
@@ -161,7 +162,7 @@ class PageSource(ABC):
     zone: tzinfo | None = None
     """The time zone that determines when a day begins. None means local time."""
     note: str = ""
-    """A note to show above the report."""
+    """What the caller says above the report."""
 
     @property
     def workspace(self) -> str | None:
@@ -172,6 +173,10 @@ class PageSource(ABC):
     @abstractmethod
     def title(self) -> str:
         """The page's title."""
+
+    @abstractmethod
+    def state_note(self) -> str:
+        """Return why the report is incomplete, or an empty string."""
 
     @abstractmethod
     def basis(self, times: TimeRange) -> str:
@@ -228,6 +233,9 @@ class LedgerSource(PageSource):
     def title(self) -> str:
         workspace = self.workspace
         return f"Cost of {folder_name(workspace)}" if workspace else "Cost of all workspaces"
+
+    def state_note(self) -> str:
+        return pending_note(self.connection)
 
     def basis(self, times: TimeRange) -> str:
         return describe_basis(self.connection, self.prices, self._scope_in(times))
@@ -342,7 +350,8 @@ def whole_page(
 
 def _head_html(source: PageSource) -> str:
     as_of = source.now.astimezone(source.zone).strftime("%Y-%m-%d %H:%M:%S")
-    note = f'<p class="note">{escape(source.note)}</p>' if source.note else ""
+    note = " ".join(filter(None, (source.note, source.state_note())))
+    note = f'<p class="note">{escape(note)}</p>' if note else ""
     return f"<h1>{escape(source.title)}</h1><p>As of {as_of}</p>{note}"
 
 

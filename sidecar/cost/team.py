@@ -446,6 +446,9 @@ class TeamSource(PageSource):
     def title(self) -> str:
         return "Cost of the team"
 
+    def state_note(self) -> str:
+        return self.store.missing_note()
+
     def basis(self, times: TimeRange) -> str:  # noqa: ARG002
         return BASIS
 

@@ -18,6 +18,7 @@ from sidecar.config.settings import LedgerSettings, Price, Settings
 from sidecar.cost import ledger as ledger_file
 from sidecar.cost import repricing
 from sidecar.cost.book import CostBook
+from sidecar.cost.cost_page import LedgerSource, whole_page
 from sidecar.cost.cost_protocol import CostDetailParams
 from sidecar.cost.export import exported
 from sidecar.cost.ledger import FILE_NAME, SUMS, Ledger, LedgerError
@@ -107,6 +108,14 @@ def test_new_own_price_applies_to_recorded_calls(open_book: OpenBook) -> None:
     assert not price_calls(second.ledger)
 
 
+def page(book: CostBook) -> str:
+    with book.report_reader() as connection:
+        source = LedgerSource(
+            connection=connection, prices=book.prices, scope=Scope(), now=datetime.now(UTC)
+        )
+        return whole_page(source, {})
+
+
 @pytest.mark.parametrize("batches", [0, 1, 2])
 def test_report_says_that_older_calls_do_not_have_their_prices_yet(
     open_book: OpenBook, batches: int
@@ -124,9 +133,11 @@ def test_report_says_that_older_calls_do_not_have_their_prices_yet(
     price_calls(book.ledger, stop, progress=progress)
     found = book.detail(CostDetailParams(by=("day",)))
     assert (found.note, found.totals.calls) == (NOTE, 10)
+    assert NOTE in page(book)
     assert found.totals.cost_usd == 3 * (batches + 1), "the latest calls are priced first"
     assert price_calls(open_book(own("1")).ledger), "another process continues"
     assert book.detail(CostDetailParams()).note == ""
+    assert NOTE not in page(book)
     assert book.detail(CostDetailParams()).totals.cost_usd == 10
     assert done == sorted(done)
     assert_exact(book.ledger)

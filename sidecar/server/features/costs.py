@@ -206,7 +206,6 @@ def _read_page(
     note: str,
 ) -> Page:
     from sidecar.cost.cost_page import LedgerSource, panel
-    from sidecar.cost.repricing import pending_note
 
     book = spending.book
     with book.report_reader() as connection:
@@ -217,7 +216,7 @@ def _read_page(
             scope=spending.scope(),
             now=now,
             label_of=sessions.label,
-            note=" ".join(filter(None, (note, pending_note(connection)))),
+            note=note,
         )
         return panel(source, choice, files)
 

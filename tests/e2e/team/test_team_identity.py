@@ -288,7 +288,10 @@ def test_the_store_says_which_machine_lacks_calls_until_they_are_sent_again(
     day = (NOW - timedelta(days=1)).date().isoformat()
     assert row == [user_hash("jane@example.com"), day, "5", "1", "4", "0"]
     said = run("cost", "--team")
-    assert f"The store lacks 4 calls of user {row[0][:12]} since {day}" in said
+    lacks = f"The store lacks 4 calls of user {row[0][:12]} since {day}"
+    assert lacks in said
+    run("cost", "--team", "--html", str(tmp_path / "page.html"))
+    assert lacks in (tmp_path / "page.html").read_text("utf-8")
     assert run("cost", "ship", "--since", day) == "Sent 5 calls.\n"
     await_calls(store, 5)
     assert store.rows("SELECT * FROM llm.missing") == []
