@@ -218,7 +218,7 @@ def _session_labels(
     book: CostBook, settings: Settings, params: CostDetailParams, scope: dict[str, Any]
 ) -> dict[str, str]:
     """Return session labels for the workspace, or for all workspaces."""
-    from sidecar.cli.session_labels import SessionsView
+    from sidecar.cli.sessions_view import SessionsView
     from sidecar.config.paths import find_root
 
     workspace: Path | None = scope["workspace"]
@@ -233,7 +233,7 @@ def _labels_of_all_workspaces(
     book: CostBook, settings: Settings, params: CostDetailParams, agent: str | None
 ) -> dict[str, str]:
     """Return agents' session labels for the workspaces in a report."""
-    from sidecar.cli.session_labels import labels_in_folders
+    from sidecar.cli.sessions_view import labels_in_folders
     from sidecar.workspace.workspace import path_of
 
     by_workspace = msgspec.structs.replace(params, by=("workspace",))
@@ -398,7 +398,7 @@ def files(root: Path, since: str | None, until: str | None, as_json: bool) -> No
 
     Exit codes: 0; 2 if the configuration is invalid or the ledger is unreadable.
     """
-    from sidecar.cli.session_labels import SessionsView
+    from sidecar.cli.sessions_view import SessionsView
 
     with open_ledger() as (book, loaded):
         update_ledger(book, loaded.settings, root)
@@ -604,7 +604,7 @@ def _names_and_files(
     workspace: Path, since: str | None, until: str | None
 ) -> tuple[dict[str, str], dict[Period, list[FileCost]]]:
     """Return a workspace's session labels, and the costs of its prompt files in each period."""
-    from sidecar.cli.session_labels import SessionsView
+    from sidecar.cli.sessions_view import SessionsView
     from sidecar.config.paths import find_root
     from sidecar.cost.cost_page import STANDING_PERIODS, Choice
     from sidecar.cost.days import FIRST_DAY

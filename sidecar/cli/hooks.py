@@ -140,7 +140,7 @@ def _record_calls(root: Path, session: str) -> None:
 
 
 def _store_context(root: Path, session: str) -> None:
-    from sidecar.cli.session_labels import SessionsView
+    from sidecar.cli.sessions_view import SessionsView
     from sidecar.config.safe_files import lock_state, write
 
     with SessionsView(root) as view:

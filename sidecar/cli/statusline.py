@@ -240,7 +240,7 @@ def _cache_text(
 
 
 def _session_line(folder: Path) -> str:
-    from sidecar.cli.session_labels import SessionsView
+    from sidecar.cli.sessions_view import SessionsView
     from sidecar.config.paths import find_root
     from sidecar.workspace.status import cache_status, context_status
     from sidecar.workspace.views import format_session_cost

@@ -273,7 +273,7 @@ def _pending_records(queue: ShippingQueue) -> Iterator[list[ShippedRecord]]:
 
 def _file_reports(queue: ShippingQueue) -> Iterator[tuple[str, list[ShippedRecord]]]:
     """Yield each workspace that was not reported today, with the records of its prompt files."""
-    from sidecar.cli.session_labels import SessionsView
+    from sidecar.cli.sessions_view import SessionsView
     from sidecar.config.paths import find_root
     from sidecar.workspace.prompt_files import file_records
     from sidecar.workspace.workspace import path_of

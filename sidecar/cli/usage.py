@@ -22,7 +22,7 @@ from sidecar.text.printable import printable
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from sidecar.cli.session_labels import SessionsView
+    from sidecar.cli.sessions_view import SessionsView
     from sidecar.conversations.context_protocol import ContextUsage, SessionRow
 
 POLL_SECONDS = 5.0
@@ -76,7 +76,7 @@ def usage(
     Exit codes: 0, even without a session; 2 if the configuration is invalid or there is no such
     SESSION; 130 after Ctrl-C during --watch.
     """
-    from sidecar.cli.session_labels import SessionsView
+    from sidecar.cli.sessions_view import SessionsView
 
     with exit_on_errors(), SessionsView(root, READ_SECONDS, also) as view:
         has_errors = print_problems(view.problems)

@@ -14,7 +14,6 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
-from sidecar.cost.change_price import ChangePrice
 
 from sidecar.budgets.check_report import (
     START,
@@ -32,7 +31,7 @@ from sidecar.cli.check import check
 from sidecar.config.paths import state_dir
 from sidecar.cost.book import CostBook
 from sidecar.cost.ledger_events import Buckets
-from sidecar.cost.prompt_file_costs import AgentUsage, PrefixCalls, UsageProfile
+from sidecar.cost.prompt_file_costs import AgentUsage, ChangePrice, PrefixCalls, UsageProfile
 from sidecar.project import footprint
 from tests.unit.cost_calls import call_of
 

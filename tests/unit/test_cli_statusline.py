@@ -908,7 +908,7 @@ def test_listing_all_sessions_reads_a_bounded_amount(
         sizes.append(session.path.stat().st_size)
         names.append(session.id)
     monkeypatch.setattr("sidecar.cli.usage.READ_SECONDS", 0.0)
-    monkeypatch.setattr("sidecar.cli.session_labels.MAX_UNREAD_BYTES", sizes[1])
+    monkeypatch.setattr("sidecar.cli.sessions_view.MAX_UNREAD_BYTES", sizes[1])
     command = ["usage", "--workspace", str(tmp_path), "--all"]
     result = CliRunner().invoke(main, [*command, "--json"])
     assert {row["id"] for row in json.loads(result.output)} == set(names[1:])

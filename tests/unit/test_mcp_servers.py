@@ -16,9 +16,9 @@ from typing import Any
 import click
 import msgspec
 import pytest
-from sidecar.cli.mcp_measuring import measure_mcp_servers
 
 from sidecar.agents.folders import Places
+from sidecar.cli.footprint import measure_mcp_servers
 from sidecar.config.paths import state_dir
 from sidecar.config.settings import Agents, Settings
 from sidecar.counting.count_result import Measure
@@ -552,7 +552,7 @@ def test_ctrl_c_stops_the_server_with_its_children(start: Path) -> None:
     write_own(start, crates=entry("-1", "pids"))
     code = (
         "from pathlib import Path; from sidecar.agents.folders import Places;"
-        "from sidecar.cli.mcp_measuring import measure_mcp_servers;"
+        "from sidecar.cli.footprint import measure_mcp_servers;"
         "from sidecar.config.settings import Agents, Settings; start = Path.cwd();"
         "places = Places.of(Agents(), {'HOME': str(start.parent)});"
         "measure_mcp_servers(start, places, Settings(), ['claude-code'])"

@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lsprotocol import types
 from pygls.exceptions import JsonRpcException
-from sidecar.cost.price_updates import UpdateError
 
 from sidecar.conversations.sections import no_text
 from sidecar.cost.ledger import LedgerError, ReadCancelledError
+from sidecar.cost.prices import UpdateError
 from sidecar.counting.count_result import Count
 from sidecar.counting.exact_engines import DamagedRanksError
 from sidecar.counting.vocabulary_files import VocabularyError
