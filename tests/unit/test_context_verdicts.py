@@ -26,8 +26,7 @@ from sidecar.conversations.context_protocol import (
 from sidecar.conversations.conversation import Conversation
 from sidecar.conversations.occupancy import budget_message, context_usage, crossed, occupancy
 from sidecar.conversations.sections import largest_tools
-from sidecar.cost.caps import CostVerdict
-from sidecar.cost.context_costs import CapReason
+from sidecar.cost.context_costs import CapReason, CostVerdict
 from sidecar.counting.model_list import search
 from sidecar.endpoints.outcome import Capability
 from sidecar.models import catalogue
