@@ -320,14 +320,6 @@ async def test_status_shows_no_budget_for_an_ignored_file(workspace: Workspace) 
     workspace.client.ignore("status/update", "textDocument/publishDiagnostics")
 
 
-async def test_hover_shows_the_budget_too(workspace: Workspace) -> None:
-    workspace.client.open(LONG, workspace.uri)
-    await workspace.diagnostics(1)
-    where = {"textDocument": {"uri": workspace.uri}, "position": {"line": 0, "character": 0}}
-    shown = await workspace.client.request("textDocument/hover", where)
-    assert "| Budget | 20 tokens, " in shown["contents"]["value"]
-
-
 async def test_diagnostics_are_not_pushed_to_a_client_that_pulls(
     bare: Client, tmp_path: Path
 ) -> None:

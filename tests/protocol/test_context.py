@@ -179,12 +179,6 @@ async def test_request_must_name_a_workspace_if_several_are_open(bare: Client) -
     assert (await bare.request("context/usage", {"workspace": "/a/inside"}))["tokens"] is None
 
 
-async def test_concurrent_requests_are_all_answered(talker: Client) -> None:
-    jobs = [talker.request("context/append", {"turns": [USER]}) for _ in range(20)]
-    usages = await asyncio.gather(*jobs)
-    assert sorted(usage["turns"] for usage in usages) == list(range(1, 21))
-
-
 async def test_endpoints_are_off_by_default(client: Client) -> None:
     assert await client.request("capabilities/list") == []
     assert await client.request("capabilities/probe", {}) == []

@@ -160,14 +160,6 @@ async def test_context_is_shown_after_the_last_document_is_closed(client: Client
     assert await client.take("status/update") == left
 
 
-async def test_closing_sends_no_status_without_a_context(client: Client) -> None:
-    client.open("hello world")
-    await client.take("status/update")
-    client.notify("textDocument/didClose", {"textDocument": {"uri": URI}})
-    await asyncio.sleep(0.2)
-    assert client.unread == []
-
-
 def user(content: str) -> dict[str, str]:
     """Return a user turn."""
     return {"role": "user", "content": content}

@@ -840,12 +840,6 @@ def test_usage_shows_a_saved_session_without_text(tmp_path: Path) -> None:
     assert "Updated     just now" in shown
 
 
-def test_usage_without_sessions_says_so(tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["usage", "--workspace", str(tmp_path)])
-    assert result.exit_code == 0
-    assert "No conversation found for this workspace" in result.output
-
-
 @pytest.mark.parametrize("option", ["--json", "--watch", None])
 @pytest.mark.parametrize("has_session", [False, True])
 def test_unknown_session_is_an_error(
