@@ -1,4 +1,4 @@
-"""Provides `World`: a home folder with agents' files, a session index and a ledger."""
+"""Provides `World`: a home folder with agents' files, a session index and a ledger; and `Editor`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from sidecar.agents.reader_registry import Sources, readers_of
 from sidecar.agents.session_events import CallFinished, Store, StoredSession, StoreRead, StoreReader
 from sidecar.agents.session_index import SessionIndex
 from sidecar.config.settings import Agents
+from sidecar.conversations.context_protocol import SessionRow
 from sidecar.cost.ledger import Ledger
 from sidecar.cost.ledger_events import LedgerEvent
 from sidecar.cost.sums import Scope, read_events
 from sidecar.known_agents import all_agents
+from sidecar.workspace.services import Services
+from sidecar.workspace.state_folder import State
 
 
 class RecordingReader:
@@ -133,3 +136,31 @@ class World:
         """Check that each session's context has the expected size."""
         shown = {name: one.tokens for name, one in self.sessions().items()}
         assert shown == truth.context
+
+
+class Editor:
+    """A server's workspace with one root folder."""
+
+    def __init__(self, root: Path, state: Path) -> None:
+        self.services = Services(state=State(state))
+        self.workspace = self.services.roots.add(root.as_uri())
+        self.workspace.path = root
+        self.services.configured.set()
+
+    async def look(self) -> list[str]:
+        """Read the sessions as the server does when it starts, and return their ids."""
+        await self.services.agents.find_sessions(self.workspace)
+        return self.shown()
+
+    def rows(self) -> list[SessionRow]:
+        return self.services.sessions(self.workspace).rows(every=True)
+
+    def shown(self) -> list[str]:
+        return [row.id for row in self.rows()]
+
+    async def read_changed(self, *paths: str | Path) -> None:
+        await self.services.agents.read_changed(self.workspace, [*map(str, paths)])
+
+    async def close(self) -> None:
+        await self.services.aclose()
+        self.services.workers.close()

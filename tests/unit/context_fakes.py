@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from sidecar.config.settings import Truncation
-from sidecar.conversations.context_protocol import FitParams, FitResult, SessionRow
+from sidecar.conversations.context_protocol import FitResult, SessionRow
 from sidecar.conversations.conversation import Conversation
-from sidecar.conversations.pruning import apply_plan, fit, make_plan
+from sidecar.conversations.pruning import apply_plan, make_plan
 from sidecar.conversations.turn_counts import Counter
 from sidecar.counting.calibration import ConversationCalibration
 from sidecar.counting.count_result import Measure, Method
@@ -34,9 +34,6 @@ class Planner:
 
     def apply(self, plan_id: str) -> FitResult:
         return apply_plan(self.conversation, plan_id)
-
-    def answer(self, params: FitParams, room: Window, **options: Any) -> FitResult:
-        return fit(self.conversation, params, room, **options)
 
     def undo(self) -> bool:
         return self.conversation.undo()

@@ -1,10 +1,17 @@
-"""Creates calls for a ledger."""
+"""Creates calls for a ledger, and locks it."""
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+from sidecar.cost.book import CostBook
+from sidecar.cost.cost_protocol import CostRecordParams
 from sidecar.cost.ledger_events import PROTOCOL, Buckets, LedgerEvent
 
 
@@ -22,6 +29,12 @@ def call_of(agent: str = PROTOCOL, *, tokens: int = 1_000, **fields: Any) -> Led
     )
 
 
+def report_call(book: CostBook, prompt: int = 1_000, output: int = 1, **fields: Any) -> None:
+    """Record a call of gpt-5 as a client reports it, or with these fields."""
+    usage = {"prompt_tokens": prompt, "completion_tokens": output}
+    book.record(CostRecordParams(**{"model": "gpt-5", "usage": usage, **fields}))
+
+
 def price_list_of(**models: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a list like genai-prices' with the vendor `house`. Prices are per million tokens."""
     entries = [
@@ -29,3 +42,24 @@ def price_list_of(**models: dict[str, Any]) -> list[dict[str, Any]]:
     ]
     pattern = r"https://house\.example"
     return [{"id": "house", "name": "House", "api_pattern": pattern, "models": entries}]
+
+
+HOLD = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN EXCLUSIVE")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def held(database: Path) -> Iterator[None]:
+    """Lock a database in another process."""
+    database.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-c", HOLD, str(database)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        yield
+        holder.kill()

@@ -35,6 +35,9 @@ class Reset(Exception):  # noqa: N818 - it is an order, not an error
     """Raised by a route to close the connection without a response."""
 
 
+CHAT_PATH = "/v1/chat/completions/input_tokens"
+"""Where llama.cpp counts a conversation."""
+
 Route: TypeAlias = Canned | Callable[[Asked], Canned | Awaitable[Canned]]
 
 
@@ -150,7 +153,7 @@ def llamacpp(*models: str) -> FakeServer:
             ("GET", "/v1/models"): listing(*(models or ("tiny",)), owned_by="llamacpp"),
             ("GET", "/props"): Canned(body={"default_generation_settings": {"n_ctx": 2048}}),
             ("POST", "/tokenize"): tokenize,
-            ("POST", "/v1/chat/completions/input_tokens"): chat,
+            ("POST", CHAT_PATH): chat,
         }
     )
     server.headers = {"server": "llama.cpp"}

@@ -15,7 +15,7 @@ from benchmarks.agents.claude import MODEL, ClaudeHome, Transcript, everyday, sl
 from benchmarks.agents.truth import Tokens, append, stamp
 from sidecar.agents.file_reading import parse_iso_time
 from sidecar.agents.stores import COMPACTED, NO_USAGE
-from sidecar.cli import main
+from sidecar.cli.group import main
 from sidecar.cost.cache_losses import CacheLoss, LossCause
 from tests.unit.agents_world import World
 
@@ -107,6 +107,8 @@ def test_deleted_session_stays_billed(world: World, home: ClaudeHome, session: T
     assert world.states() == {}
     world.check_calls(home.truth)
     assert world.sessions() == {}
+    with world.ledger.reader() as connection:
+        assert connection.execute("SELECT count(*) FROM agent_session").fetchone() == (0,)
 
 
 def test_calls_without_ids_count_once(world: World, home: ClaudeHome) -> None:

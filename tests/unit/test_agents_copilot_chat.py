@@ -293,16 +293,9 @@ def test_title_of_the_agent_is_shown(world: World, chat: ChatLog) -> None:
     chat.log_every = 0
     chat.turn()
     assert only(world).title == "Renamed"
+    assert not any(b"amed" in state for state in world.states().values())
     chat.write({"kind": 3, "k": ["customTitle"]})
     assert only(world).title is None
-
-
-def test_title_is_read_when_shown_and_never_stored(world: World, chat: ChatLog) -> None:
-    chat.state["customTitle"] = "A secret plan"
-    chat.save()
-    world.ingest()
-    assert not any(b"secret" in state for state in world.states().values())
-    assert only(world).title == "A secret plan"
 
 
 def test_copies_of_a_session_in_several_storages_count_once(

@@ -114,20 +114,6 @@ def test_sessions_of_other_folders_are_ignored(world: World, newer: CliHome) -> 
     assert set(world.sessions(other)) == {mine}
 
 
-def test_reading_writes_nothing(world: World, newer: CliHome) -> None:
-    everyday(newer, world.root)
-    newer.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    before = newer.path.read_bytes()
-    world.ingest()
-    world.sessions()
-    assert newer.path.read_bytes() == before
-    assert {path.name for path in newer.folder.iterdir() if path.is_file()} == {
-        "session-store.db",
-        "session-store.db-wal",
-        "session-store.db-shm",
-    }
-
-
 def record(tokens: int, **fields: Any) -> dict[str, Any]:
     counts = {"inputTokens": tokens, "outputTokens": 9, "cacheReadTokens": 5, "reasoningTokens": 4}
     return {"model": "gpt-5", "maxPromptTokens": 150_000, **counts, **fields}

@@ -198,17 +198,6 @@ def test_damaged_zed_documents_are_skipped(zed: tuple[World, ZedStore]) -> None:
     assert [*world.skipped.values()] == [1]
 
 
-@pytest.mark.parametrize("agent", ["goose", "crush", "zed"])
-def test_file_that_is_not_a_database_is_reported(tmp_path: Path, agent: str) -> None:
-    world = World(tmp_path, agent)
-    data = world.home / ".local/share"
-    for path in (data / "goose/sessions/sessions.db", data / "zed/threads/threads.db"):
-        path.parent.mkdir(parents=True)
-        path.write_bytes(b"no database" * 500)
-    world.ingest()
-    assert world.calls == []
-
-
 def test_text_that_is_not_utf8_loses_nothing(crush: tuple[World, CrushStore]) -> None:
     world, store = crush
     store.session()

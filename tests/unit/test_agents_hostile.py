@@ -13,7 +13,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from benchmarks.agents import (
@@ -27,17 +26,14 @@ from benchmarks.agents import (
     opencode,
 )
 from benchmarks.agents.truth import Clock, append
-from sidecar import typed
 from sidecar.agents import compressed, reader_registry
 from sidecar.agents.databases import read_only
-from sidecar.agents.file_reading import Record, chunks, open_quietly
+from sidecar.agents.file_reading import chunks, open_quietly
 from sidecar.agents.session_events import StoredSession
 from sidecar.agents.stores import database_store, walk
 from sidecar.config.settings import Agents
 from sidecar.messages.vendor_usage import LONGEST_ID, MOST_TOKENS
-from sidecar.workspace.services import Services
-from sidecar.workspace.state_folder import State
-from tests.unit.agents_world import World
+from tests.unit.agents_world import Editor, World
 
 STARTED = b"# aider chat started at 2026-01-01 00:00:00\n"
 HISTORIES = {
@@ -154,27 +150,24 @@ async def test_file_name_that_is_not_utf8_does_not_stop_updates(
     monkeypatch.setenv("HOME", str(tmp_path))
     beside = str(machine.session.path.parent / os.fsdecode(b"caf\xe9.jsonl"))
     shutil.copyfile(machine.session.path, beside)
-    services = Services(state=State(tmp_path / "state"))
-    workspace = services.roots.add(machine.root.as_uri())
-    workspace.path = machine.root
+    editor = Editor(machine.root, tmp_path / "state")
 
     def shown() -> list[tuple[str, int | None]]:
-        return [(row.id, row.tokens) for row in services.sessions(workspace).rows(every=True)]
+        return [(row.id, row.tokens) for row in editor.rows()]
 
     def truth() -> list[tuple[str, int | None]]:
         return [(machine.session.id, machine.claude.truth.context[machine.session.id])]
 
-    await services.agents.find_sessions(workspace)
+    await editor.look()
     assert shown() == truth()
     machine.session.reply()
-    await services.agents.read_changed(workspace, [beside, str(machine.session.path)])
+    await editor.read_changed(beside, machine.session.path)
     assert shown() == truth()
     os.unlink(beside)
     machine.session.reply()
-    await services.agents.read_changed(workspace, [beside, str(machine.session.path)])
+    await editor.read_changed(beside, machine.session.path)
     assert shown() == truth()
-    await services.aclose()
-    services.workers.close()
+    await editor.close()
 
 
 def crush(machine: Machine) -> databases.CrushStore:
@@ -294,16 +287,6 @@ def test_zstd_frame_with_a_huge_window_is_rejected(tmp_path: Path) -> None:
     path.write_bytes(packed.compress(b"{}\n" * 1_000) + packed.flush())
     with open_quietly(str(path)) as file, pytest.raises(OSError, match="corrupt"):
         file.read(10)
-
-
-@pytest.mark.parametrize("data", [DEEP, b"\xff"], ids=["deep", "invalid UTF-8"])
-def test_all_invalid_json_raises_the_same_error(data: bytes) -> None:
-    class Kind(Record):
-        x: int = 0
-
-    for decode in (typed.decoder(Kind), lambda text: typed.decode(text, Kind)):
-        with pytest.raises(msgspec.DecodeError):
-            decode(data)
 
 
 SECRET = "sk-live-0123456789abcdef"  # noqa: S105

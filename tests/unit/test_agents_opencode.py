@@ -201,11 +201,6 @@ def test_settings_of_the_project_override_the_users(world: World) -> None:
     write(world.root / ".kilo/kilo.jsonc", 5_000)
 
 
-def test_title_of_the_agent_is_shown(world: World, home: OpenHome) -> None:
-    made = everyday(home, world.root)
-    assert world.sessions()[made.id].title == "A title"
-
-
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("title", "shown"),

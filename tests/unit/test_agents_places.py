@@ -34,10 +34,8 @@ from sidecar.known_agents import all_agents
 from sidecar.project.file_watcher import Changes, FileWatcher
 from sidecar.project.footprint import find_all_footprints, sent_files
 from sidecar.workspace import agent_sessions
-from sidecar.workspace.services import Services
-from sidecar.workspace.state_folder import State
 from tests.cases import read_cases, read_rows
-from tests.unit.agents_world import World, forks_of
+from tests.unit.agents_world import Editor, World, forks_of
 
 AT = "2026-11-20T10:00:0{}.000Z"
 
@@ -464,28 +462,6 @@ def test_session_whose_file_was_empty_at_first_is_found(
     assert [session.source for session in world.sessions(root).values()] == [agent]
 
 
-class Editor:
-    """A server's workspace with one root folder."""
-
-    def __init__(self, root: Path, state: Path) -> None:
-        self.services = Services(state=State(state))
-        self.workspace = self.services.roots.add(root.as_uri())
-        self.workspace.path = root
-        self.services.configured.set()
-
-    async def look(self) -> list[str]:
-        """Read the sessions as the server does when it starts, and return their ids."""
-        await self.services.agents.find_sessions(self.workspace)
-        return self.shown()
-
-    def shown(self) -> list[str]:
-        return [row.id for row in self.services.sessions(self.workspace).rows(every=True)]
-
-    async def close(self) -> None:
-        await self.services.aclose()
-        self.services.workers.close()
-
-
 @pytest.fixture
 async def editor(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -529,7 +505,7 @@ async def test_deleted_session_is_no_longer_listed(
     session.reply()
     assert await editor.look() == [session.id]
     session.path.unlink()
-    await editor.services.agents.read_changed(editor.workspace, [str(session.path)])
+    await editor.read_changed(session.path)
     assert editor.shown() == []
 
 
@@ -580,7 +556,7 @@ async def test_amended_call_in_a_database_updates_the_cost(
     name = store.session()
     events = list[str]()
     editor.services.listeners.append(lambda event: events.append(event.what))
-    look = partial(editor.services.agents.read_changed, editor.workspace, [str(store.path)])
+    look = partial(editor.read_changed, store.path)
     await look()
     assert events.count("calls") == 1
     await look()

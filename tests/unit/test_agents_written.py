@@ -173,20 +173,6 @@ def test_vibe_reads_no_generation_that_is_still_being_written(tmp_path: Path) ->
     assert other.recorded() == before
 
 
-def test_vibe_bills_no_call_twice_when_a_journal_is_deleted(tmp_path: Path) -> None:
-    """Vibe keeps only two generations and their journals. The totals include older calls."""
-    world = World(tmp_path, "vibe")
-    install(world, "vibe-compaction")
-    world.ingest()
-    before = world.recorded()
-    (session,) = world.home.glob(".vibe/logs/session/unified/*")
-    (session / "journal" / "0000000000000009.jsonl").unlink()
-    shutil.rmtree(session / "generations" / "0000000000000008")
-    world.ingest()
-    assert len(world.calls) == len(before) == 4
-    assert world.recorded() == before
-
-
 @pytest.mark.parametrize(
     ("folder", "agent", "subagent"),
     [
@@ -245,19 +231,25 @@ def test_gemini_cli_resumption_in_the_same_file_keeps_the_size(tmp_path: Path) -
         assert [session.tokens for session in world.sessions().values()] == [12_672]
 
 
-def test_vibe_bills_calls_once_when_journals_and_state_are_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_state_lost", [False, True])
+def test_vibe_bills_calls_once_when_journals_are_deleted(
+    tmp_path: Path, *, is_state_lost: bool
+) -> None:
+    """Vibe keeps only two generations and their journals. The totals include older calls."""
     world = World(tmp_path, "vibe")
     install(world, "vibe-compaction")
     world.ingest()
     billed = world.recorded()
-    assert billed
+    assert len(billed) == 4
     (journal,) = world.home.rglob("0000000000000009.jsonl")
     journal.unlink()
     shutil.rmtree(journal.parents[1] / "generations/0000000000000008")
-    with world.ledger.transaction() as connection:
-        connection.execute("UPDATE store SET state = x'', size = 0")
+    if is_state_lost:
+        with world.ledger.transaction() as connection:
+            connection.execute("UPDATE store SET state = x'', size = 0")
     assert world.ingest() == 0
     assert world.recorded() == billed
+    assert is_state_lost or len(world.calls) == 4
 
 
 def test_vibe_bills_a_subagent_once_when_journals_and_state_are_lost(

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from sidecar.conversations import pruning as plans_module
-from sidecar.conversations.context_protocol import FitParams, FitResult
+from sidecar.conversations.context_protocol import FitResult
 from sidecar.conversations.conversation import Conversation
 from sidecar.conversations.occupancy import context_usage, occupancy
 from sidecar.conversations.pruning import HEAD, apply_plan, make_plan, summarize_turns
@@ -173,14 +173,6 @@ def test_calls_without_ids_are_paired_by_order_and_name() -> None:
     assert [(one.index, one.reason) for one in removed] == [(3, "orphan")]
 
 
-def test_remaining_messages_are_unchanged() -> None:
-    turns = [Turn(role="user", content=[{"type": "text", "text": "q", "cache_control": {}}])]
-    conversation = session(turns=turns)
-    conversation.set_system("be kind")
-    plan = Planner(conversation).make(10**6)
-    assert plan.messages == [Turn(role="system", content="be kind"), *turns]
-
-
 class TestApply:
     """Tests applying a plan, applying it again, and undoing it."""
 
@@ -262,19 +254,6 @@ class TestApply:
         plans.undo()
         occupancy(plans.conversation)
         assert counter.asked.count("tool") == counter.asked.count("assistant") == 0
-
-    def test_fit_as_a_request(self) -> None:
-        plans = long_session()
-        made = plans.conversation
-        turns = list(made.turns)
-        room = window(700, 0)
-        shown = plans.answer(FitParams(), room, keep_turns=1)
-        assert (shown.fits, made.turns) == (True, turns)
-        assert plans.answer(FitParams(plan_id=shown.plan_id), room) == shown
-        assert occupancy(made).tokens == shown.tokens_after
-        plans.undo()
-        asked = FitParams(max_tokens=600, keep_turns=1, strategy="summarize", apply=True)
-        assert plans.answer(asked, room).tokens_after == occupancy(made).tokens <= 600
 
     def test_outdated_plan_is_refused(self) -> None:
         plans = long_session()
@@ -476,11 +455,6 @@ def test_number_of_counts_does_not_grow_with_the_turns() -> None:
         return len(counter.asked)
 
     assert asked(400) <= asked(20) + 2
-
-
-def test_priming_tokens_are_counted() -> None:
-    conversation = session(turns=[user("x")])
-    assert Planner(conversation).make(10).tokens_before == 1 + ENVELOPE + PRIMING
 
 
 NOTHING: list[dict[str, Any]] = [{}, {"content": ""}, {"content": []}]

@@ -125,11 +125,7 @@ def test_dropped_call_does_not_reveal_its_arguments() -> None:
     assert "SECRET" not in repr((outcome.result.dropped, outcome.warnings))
 
 
-def test_the_schemas_of_all_vendors_are_read() -> None:
-    for schema in schemas(PARAMETERS):
-        assert [(tool.name, tool.required) for tool in read_tools([schema])] == [
-            ("write", ["path", "text"])
-        ]
+def test_malformed_schemas_require_nothing() -> None:
     odd: list[dict[str, Any]] = [
         {},
         {"function": 3},

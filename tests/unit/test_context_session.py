@@ -76,14 +76,6 @@ def no_documents(spec: SectionSpec) -> TextSource:
     raise AssertionError(spec.name)
 
 
-def test_an_empty_session_has_no_number() -> None:
-    shown = context_usage(session(), window())
-    assert (shown.tokens, shown.percent, shown.over, shown.breakdown) == (None, None, None, None)
-    assert shown.usable == 9_500
-    assert shown.session is not None
-    assert shown.session.updated_at == "2026-01-02T03:04:05Z"
-
-
 def test_the_breakdown_adds_up() -> None:
     conversation = session(turns=[user("a" * 10), calls("c1"), output("c1", "b" * 30)])
     conversation.set_system("s" * 20)

@@ -16,10 +16,10 @@ from sidecar.config.settings import Caps, Settings
 from sidecar.cost.book import CostBook
 from sidecar.cost.caps import judge
 from sidecar.cost.context_costs import SpendingSums
-from sidecar.cost.cost_protocol import CostRecordParams
 from sidecar.workspace.spending import Spending
 from sidecar.workspace.state_folder import State
 from tests.cases import read_rows
+from tests.unit.cost_calls import report_call
 
 
 def spending(folder: Path, caps: Caps) -> Spending:
@@ -30,9 +30,7 @@ def spending(folder: Path, caps: Caps) -> Spending:
 def spend(book: CostBook, usd: float, workspace: str, session: str, days_ago: int = 0) -> None:
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "cost": usd}
     at = datetime.now(UTC) - timedelta(days=days_ago)
-    book.record(
-        CostRecordParams(model="gpt-5", usage=usage, workspace=workspace, session=session, at=at)
-    )
+    report_call(book, usage=usage, workspace=workspace, session=session, at=at)
 
 
 @pytest.mark.parametrize(
@@ -92,13 +90,8 @@ def test_spend_by_day_session_and_workspace(book: CostBook) -> None:
 
 def test_spend_on_a_branch_of_the_workspace(book: CostBook) -> None:
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "cost": 2}
-    call = CostRecordParams(model="gpt-5", usage=usage, workspace="file:///a", session="s")
-    for branch, workspace in (
-        ("topic", "file:///a/b"),
-        ("main", "file:///a"),
-        ("topic", "file:///c"),
-    ):
-        book.record(msgspec.structs.replace(call, branch=branch, workspace=workspace))
+    for branch, folder in (("topic", "a/b"), ("main", "a"), ("topic", "c")):
+        report_call(book, usage=usage, branch=branch, workspace=f"file:///{folder}", session="s")
     assert book.spend("file:///a", "s", branch="topic").branch == 2
     assert book.spend("file:///a", "s", branch="").branch == 0
     caps = Caps(branch_hard_cap_usd=Decimal(1))
@@ -109,9 +102,7 @@ def test_spend_on_a_branch_of_the_workspace(book: CostBook) -> None:
 
 
 def test_unpriced_calls_have_unknown_spend(book: CostBook) -> None:
-    usage = {"prompt_tokens": 1, "completion_tokens": 1}
-    call = CostRecordParams(model="house-1", usage=usage, workspace="file:///a", session="s")
-    book.record(call)
+    report_call(book, model="house-1", workspace="file:///a", session="s")
     spend(book, 0.5, "file:///a", "t")
     spent = book.spend("file:///a", "s")
     assert (spent.session, spent.workspace) == (Decimal(0), Decimal("0.5"))

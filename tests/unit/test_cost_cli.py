@@ -413,18 +413,6 @@ def test_invalid_price_list_replaces_nothing(list_server: str) -> None:
     assert (state_dir() / "prices.json").read_bytes() == before
 
 
-def test_a_stored_list_that_cannot_be_read_says_what_to_do(
-    book: CostBook, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert book.ledger.path.exists()
-    (state_dir() / "prices.json").write_text("{}")
-    result = run()
-    assert result.exit_code == 0
-    assert "$0.000438" in result.output, "the package's prices are used instead"
-    assert "prices.json is unusable and was renamed" in caplog.text
-    assert "update-prices" in caplog.text
-
-
 def test_reported_costs_are_marked(book: CostBook) -> None:
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "cost": 0.5}
     book.record(CostRecordParams(model="reported", usage=usage))

@@ -11,7 +11,7 @@ import pytest
 
 from sidecar.config.settings import Team
 from sidecar.cost.cost_protocol import CostDetailParams
-from sidecar.cost.days import END_MS, LAST_DAY, TimeRange, day_name, local_day, time_range
+from sidecar.cost.days import TimeRange, day_name, local_day, time_range
 from sidecar.cost.sums import Tallies
 from sidecar.cost.team import TeamStore
 from tests.cases import read_rows
@@ -109,11 +109,6 @@ def test_invalid_times_are_refused(text: str) -> None:
 @pytest.mark.usefixtures("in_berlin")
 def test_a_day_lasts_from_midnight_to_midnight(at: str, found: str, zone: ZoneInfo | None) -> None:
     assert day_name(local_day(datetime.fromisoformat(at), zone)) == found
-
-
-def test_day_names() -> None:
-    assert [day_name(0), day_name(20_778)] == ["1970-01-01", "2026-11-21"]
-    assert TimeRange() == (0, LAST_DAY, 0, END_MS)
 
 
 def test_today_is_a_utc_day_in_a_teams_report(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,10 +84,6 @@ def test_a_workspace_has_one_spelling(named: str, key: str) -> None:
     assert workspace_key(key) == key
 
 
-def test_path_and_uri_have_the_same_key(tmp_path: Path) -> None:
-    assert workspace_key(str(tmp_path / "my work")) == (tmp_path / "my work").as_uri()
-
-
 def test_a_report_finds_a_workspace_by_any_spelling(book: CostBook) -> None:
     usage = {"prompt_tokens": 1, "completion_tokens": 1}
     for spelling in ("file:///my%20work/", "file:///my work", "file://localhost/my%20work"):

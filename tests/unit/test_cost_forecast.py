@@ -21,7 +21,6 @@ from sidecar.conversations.context_protocol import (
     ContextUsage,
     Forecast,
     PlanLimit,
-    PriceUntil,
     SessionInfo,
 )
 from sidecar.conversations.context_rows import (
@@ -326,28 +325,10 @@ def test_an_unknown_session_has_no_forecast(tmp_path: Path) -> None:
     assert forecast(CostBook(tmp_path), ContextUsage(), START) is None
 
 
-@pytest.mark.parametrize(
-    ("minutes", "text"),
-    [(3, "$0.040 from the cache, $0.31 after "), (6, "$0.31 (the cache has expired)")],
-)
-def test_the_view_says_until_when_the_cache_lasts(minutes: int, text: str) -> None:
-    found = Forecast(
-        calls_left=12,
-        next_input_usd=0.04,
-        next_input_uncached_usd=0.31,
-        cached_until="2026-11-20T09:05:00Z",
-        cache_end="exact",
-        next_input_prices=[
-            PriceUntil(usd=0.04, until="2026-11-20T09:05:00Z"),
-            PriceUntil(usd=0.31),
-        ],
-        cache_hit_percent=92.4,
-        usd_per_hour=3.1,
-    )
-    now = START + timedelta(minutes=minutes)
-    assert next_input_text(found, now).startswith(text)
+def test_the_view_has_a_row_for_each_number_of_the_forecast() -> None:
+    found = Forecast(calls_left=12, cache_hit_percent=92.4, usd_per_hour=3.1)
     usage = usage_of(1_000, START)
-    rows = context_rows(msgspec.structs.replace(usage, forecast=found), now=now)
+    rows = context_rows(msgspec.structs.replace(usage, forecast=found), now=START)
     shown = {row.label: row.value for row in rows}
     assert shown["Calls left"] == "about 12"
     assert shown["Cache hits"] == "92 %"

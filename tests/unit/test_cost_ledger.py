@@ -1,11 +1,11 @@
-"""Tests that the ledger records each call once, that its daily totals are right, and that it
-contains no text.
+"""Tests that the ledger records each call once, that its daily totals are right, and that an unusable
+ledger is reported and loses no call.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
-import stat
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from sidecar.cost import ledger as ledger_file
 from sidecar.cost.ledger import SUMS, Ledger, LedgerError
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
+from tests.unit.cost_calls import held
 
 START = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
@@ -77,12 +78,6 @@ def test_an_agents_call_that_a_plugin_reported_counts_once(ledger: Ledger) -> No
     assert ledger.record_many([agents]).new == []
     ledger.record_many([msgspec.structs.replace(agents, request_id="b")])
     assert ledger.record(call(request="b")).duplicate
-
-
-def test_calls_without_a_request_id_all_count(ledger: Ledger) -> None:
-    ids = {ledger.record(call()).id for _ in range(3)}
-    assert len(ids) == 3
-    assert rows(ledger, "SELECT sum(calls) FROM event_sums") == [(3,)]
 
 
 def test_two_requests_with_one_key_are_both_kept(
@@ -230,26 +225,6 @@ def test_invalid_calls_are_refused(ledger: Ledger, change: dict[str, object], fi
     ledger.record(call())
 
 
-def test_only_the_user_can_read_it(ledger: Ledger) -> None:
-    ledger.record(call())
-    assert stat.S_IMODE(ledger.path.parent.stat().st_mode) == 0o700
-    for file in ledger.path.parent.iterdir():
-        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file.name
-
-
-def test_readable_ledger_is_made_private(ledger: Ledger) -> None:
-    ledger.path.parent.mkdir()
-    ledger.path.touch(mode=0o644)
-    ledger.path.chmod(0o644)
-    ledger.record(call())
-    assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
-
-
-def test_reading_does_not_create_a_file(ledger: Ledger) -> None:
-    assert rows(ledger, "SELECT count(*) FROM event") == [(0,)]
-    assert not ledger.path.exists()
-
-
 def test_moved_ledger_is_replaced_by_a_new_one(ledger: Ledger) -> None:
     ledger.record(call())
     for file in list(ledger.path.parent.iterdir()):
@@ -295,3 +270,59 @@ def test_a_database_of_another_form_is_renamed_and_named_in_the_log(
     kept = sqlite3.connect(aside)
     assert list(kept.iterdump()) == before
     kept.close()
+
+
+COUNT = "SELECT count(*) FROM event"
+
+
+def long_call(number: int) -> LedgerEvent:
+    session = f"a session with a long name {number}" * 5
+    return msgspec.structs.replace(call(number % 1000, request=f"r-{number}"), session=session)
+
+
+def record_until_failure(ledger: Ledger, numbers: range) -> int:
+    """Record calls until the ledger fails, and return how many were recorded."""
+    for done, number in enumerate(numbers):
+        try:
+            ledger.record(long_call(number))
+        except LedgerError:
+            return done
+    return len(numbers)
+
+
+@pytest.mark.parametrize("left", [0.1, 0.5, 0.9])
+def test_a_truncated_file(ledger: Ledger, left: float) -> None:
+    assert record_until_failure(ledger, range(200)) == 200
+    ledger.close()
+    os.truncate(ledger.path, int(ledger.path.stat().st_size * left))
+    before = record_until_failure(ledger, range(1000, 1200))
+    assert before < 200
+    with pytest.raises(LedgerError, match=r"damaged|cannot be used"):
+        ledger.record(long_call(1000 + before))
+
+
+def test_a_file_that_another_process_locks(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger.record(long_call(1))
+    ledger.close()
+    monkeypatch.setattr(ledger_file, "BUSY_SECONDS", 0.2)
+    with held(ledger.path), pytest.raises(LedgerError, match="locked"):
+        ledger.record(long_call(2))
+    ledger.record(long_call(2))
+    assert rows(ledger, COUNT) == [(2,)]
+
+
+def test_a_full_disk(ledger: Ledger) -> None:
+    """Earlier calls are kept while the disk is full, and recording continues once there is space."""
+    resource = pytest.importorskip("resource", reason="Windows has no limits of this kind")
+    kept = record_until_failure(ledger, range(50))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    largest = max(file.stat().st_size for file in ledger.path.parent.iterdir())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest + 300_000, hard))
+    try:
+        more = record_until_failure(ledger, range(50, 5_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert 0 < more < 4_950
+    assert rows(ledger, COUNT) == [(kept + more,)]
+    ledger.record(long_call(10_000))
+    assert rows(ledger, COUNT) == [(kept + more + 1,)]

@@ -16,28 +16,20 @@ import pytest
 from sidecar.cost.book import CostBook
 from sidecar.cost.cache_losses import CacheLoss, LossCause
 from sidecar.cost.cost_page import Choice, LedgerSource, SessionPrompts, panel, whole_page
-from sidecar.cost.cost_protocol import CostDetailParams, CostRecordParams, FileCost
+from sidecar.cost.cost_protocol import CostDetailParams, FileCost
 from sidecar.cost.sums import Scope
 from sidecar.text.pages import Series, axis_maximum
 from sidecar.text.printable import usd_text
-from tests.unit.cost_calls import call_of
+from tests.unit.cost_calls import call_of, report_call
 
 START = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
 
 def fill(book: CostBook, model: str = "gpt-5", session: str = "s", workspace: str = "") -> None:
     for number in range(5):
-        usage = {"prompt_tokens": 1000 * (number + 1), "completion_tokens": 10}
-        book.record(
-            CostRecordParams(
-                model=model,
-                usage=usage,
-                session=session,
-                workspace=workspace,
-                estimated_tokens=900 * (number + 1),
-                at=START + timedelta(days=number),
-            )
-        )
+        fields = {"model": model, "session": session, "workspace": workspace}
+        estimate, at = 900 * (number + 1), START + timedelta(days=number)
+        report_call(book, 1000 * (number + 1), 10, estimated_tokens=estimate, at=at, **fields)
 
 
 class Outline(HTMLParser):
@@ -163,7 +155,7 @@ def test_the_parts_of_the_tokens_add_up(book: CostBook) -> None:
         "cache_creation_input_tokens": 3000,
         "output_tokens": 400,
     }
-    book.record(CostRecordParams(model="claude-sonnet-4-5", usage=usage, at=START))
+    report_call(book, model="claude-sonnet-4-5", usage=usage, at=START)
     html = panel_of(book, Choice("all"))
     assert "<dt>Tokens</dt><dd>24,400</dd>" in html
     parts = re.findall(r"<span>([\w ]+)</span><b>([\d,]+) \((\d+) %\)", html)
@@ -176,8 +168,7 @@ def test_the_parts_of_the_tokens_add_up(book: CostBook) -> None:
 
 
 def test_no_part_of_the_tokens_is_shown_as_nothing_or_as_everything(book: CostBook) -> None:
-    usage = {"input_tokens": 1, "output_tokens": 999}
-    book.record(CostRecordParams(model="claude-sonnet-4-5", usage=usage, at=START))
+    report_call(book, 1, 999, at=START)
     html = panel_of(book, Choice("all"))
     assert "<b>1 (&lt;1 %)</b>" in html
     assert "<b>999 (&gt;99 %)</b>" in html
@@ -223,9 +214,7 @@ def test_rows_and_total_are_those_of_the_report(book: CostBook) -> None:
 
 def test_an_agent_in_a_sessions_label_is_not_repeated(book: CostBook) -> None:
     for number, session in enumerate(("a", "b")):
-        usage = {"prompt_tokens": 1000 - number, "completion_tokens": 1}
-        params = CostRecordParams(model="gpt-5", usage=usage, session=session, at=START)
-        book.record(params)
+        report_call(book, 1000 - number, session=session, at=START)
     choice = Choice("all", "session")
     html = panel_of(book, choice, a="conversation · 17:58", b="conversations are long")
     names = [row[0] for row in cells(html)[1:-1]]
@@ -271,8 +260,7 @@ def test_the_charts_show_the_report(book: CostBook) -> None:
 
 def test_days_without_spend_have_a_place(book: CostBook) -> None:
     for day in (0, 9):
-        usage = {"prompt_tokens": 1000, "completion_tokens": 1}
-        book.record(CostRecordParams(model="gpt-5", usage=usage, at=START + timedelta(days=day)))
+        report_call(book, at=START + timedelta(days=day))
     html = panel_of(book, Choice("all"))
     columns = re.findall(r'<rect class="c0" x="([\d.]+)"[^>]*><title>2026', html)
     assert [float(x) for x in columns] == [1.0, 91.0]
@@ -289,8 +277,7 @@ def test_lower_bounds_in_a_chart_are_marked(book: CostBook) -> None:
 
 def test_a_year_is_drawn_by_month(book: CostBook) -> None:
     for day in (-700, -100, 0):
-        usage = {"prompt_tokens": 1000, "completion_tokens": 1}
-        book.record(CostRecordParams(model="gpt-5", usage=usage, at=START + timedelta(days=day)))
+        report_call(book, at=START + timedelta(days=day))
     assert "Spend by month" in panel_of(book, Choice("all"))
     assert "Spend by week" in panel_of(book, Choice("custom", since="2026-07-01"))
 
@@ -324,14 +311,13 @@ def test_many_models_share_the_last_color(book: CostBook) -> None:
     for number in range(24):
         usage = {"prompt_tokens": 1000 + number, "completion_tokens": 1, "cost": 1.0}
         at = START + timedelta(days=number % 2)
-        book.record(CostRecordParams(model=f"model-{number // 2:02}", usage=usage, at=at))
+        report_call(book, model=f"model-{number // 2:02}", usage=usage, at=at)
     assert "other models $5.00" in panel_of(book, Choice("all"))
 
 
 def test_the_rest_of_many_sessions_is_one_row(book: CostBook) -> None:
-    usage = {"prompt_tokens": 1000, "completion_tokens": 1}
     for number in range(130):
-        book.record(CostRecordParams(model="gpt-5", usage=usage, session=f"s{number}", at=START))
+        report_call(book, session=f"s{number}", at=START)
     table = cells(panel_of(book, Choice("all", "session")))
     assert table[-2][:2] == ["30 others", "30"]
     assert table[-1][:2] == ["Total", "130"]

@@ -55,6 +55,12 @@ def total(ledger: Ledger) -> Decimal:
         return read_total(connection, Scope()).cost
 
 
+def queue_of(book: CostBook) -> ShippingQueue:
+    queue = open_queue(book, Settings(ledger=LedgerSettings(otel_endpoint="http://127.0.0.1:9")))
+    assert queue is not None
+    return queue
+
+
 def assert_exact(ledger: Ledger) -> None:
     """Check that all calls have their current prices, and that the daily sums contain them."""
     for event in read_events(ledger, Scope()):
@@ -143,17 +149,6 @@ def test_report_says_that_older_calls_do_not_have_their_prices_yet(
     assert_exact(book.ledger)
 
 
-def test_calls_of_a_process_with_other_prices_are_priced_again(open_book: OpenBook) -> None:
-    stale, current = open_book(own("1")), open_book(own("2"))
-    stale.ledger.record_many(map(call, range(4)))
-    price_calls(current.ledger)
-    stale.ledger.record_many(map(call, range(4, 9)))
-    assert total(current.ledger) == 4 * 2 + 5 * 1
-    assert price_calls(current.ledger)
-    assert total(current.ledger) == 9 * 2
-    assert_exact(current.ledger)
-
-
 def test_repricing_stops_when_another_process_has_newer_prices(open_book: OpenBook) -> None:
     older, newer = open_book(own("1")), open_book(own("2"))
     older.ledger.record_many(map(call, range(10)))
@@ -240,8 +235,7 @@ def test_calls_recorded_before_the_list_is_loaded_are_priced_later(
     with monkeypatch.context() as patched:
         patched.setattr(Prices, "is_loaded", False)
         book.ledger.record_many(map(call, range(6)))
-        queue = open_queue(book, Settings(ledger=LedgerSettings(otel_endpoint="http://a:9")))
-        assert queue is not None
+        queue = queue_of(book)
         assert queue.next_batch().calls == [], "calls without a price are not shipped"
     assert [event.cost for event in read_events(book.ledger, Scope())] == [None] * 6
     assert exported(next(read_events(book.ledger, Scope()))).cost_source == "unpriced"
@@ -284,8 +278,7 @@ def test_shipped_calls_amended_before_the_list_is_loaded_are_shipped_again(
     book = open_book(own("2"))
     book.ledger.record_many(map(call, range(4)))
     price_calls(book.ledger)
-    queue = open_queue(book, Settings(ledger=LedgerSettings(otel_endpoint="http://a:9")))
-    assert queue is not None
+    queue = queue_of(book)
     queue.accept(queue.next_batch())
     amend_unpriced(book, monkeypatch, numbers)
     assert [call.row for call in queue.accepted_calls()] == [
@@ -350,12 +343,10 @@ def shipped_rows(queue: ShippingQueue) -> list[tuple[int, str]]:
 
 
 def test_shipped_calls_with_another_cost_are_shipped_again(open_book: OpenBook) -> None:
-    settings = Settings(ledger=LedgerSettings(otel_endpoint="http://127.0.0.1:9"))
     first = open_book(own("1"))
     first.ledger.record_many([call(0), call(1, "gpt-5"), call(2), call(3, "gpt-5")])
     price_calls(first.ledger)
-    queue = open_queue(first, settings)
-    assert queue is not None
+    queue = queue_of(first)
     queue.accept(queue.next_batch())
     price_calls(open_book(own("2")).ledger)
     assert shipped_rows(queue) == [(3, "2"), (1, "2")]
@@ -398,9 +389,7 @@ def test_ledger_of_version_4_keeps_its_calls_prices_and_queue(open_book: OpenBoo
     book = open_book()
     book.ledger.record_many(map(call, range(9)))
     price_calls(book.ledger)
-    collector = Settings(ledger=LedgerSettings(otel_endpoint="http://a:9"))
-    queue = open_queue(book, collector)
-    assert queue is not None
+    queue = queue_of(book)
     queue.accept(queue.next_batch(5))
     before = list(read_events(book.ledger, Scope()))
     book.close()
@@ -419,9 +408,7 @@ def test_ledger_of_version_4_keeps_its_calls_prices_and_queue(open_book: OpenBoo
     again = open_book()
     assert list(read_events(again.ledger, Scope())) == before
     assert_exact(again.ledger)
-    queue = open_queue(again, collector)
-    assert queue is not None
-    assert len(queue.next_batch().calls) == 4
+    assert len(queue_of(again).next_batch().calls) == 4
     again.ledger.record(msgspec.structs.replace(call(9), branch="main"))
     assert [row.branch for row in again.detail(CostDetailParams(by=("branch",))).rows] == [
         None,
@@ -434,12 +421,9 @@ def test_first_prices_of_an_old_ledger_do_not_ship_its_calls_again(open_book: Op
     book = open_book()
     price_calls(book.ledger)
     with book.ledger.reader() as connection:
-        identity = open_queue(
-            book, Settings(ledger=LedgerSettings(otel_endpoint="http://127.0.0.1:9"))
-        )
+        identity = queue_of(book).identity
         assert connection.execute("SELECT count(*) FROM amended").fetchone() == (0,)
-    assert identity is not None
-    queue = ShippingQueue(book.ledger, identity.identity, "http://127.0.0.1:9 0")
+    queue = ShippingQueue(book.ledger, identity, "http://127.0.0.1:9 0")
     assert [call.row for call in queue.next_batch().calls] == [7, 8, 9]
     price_calls(open_book(own("9", "gpt-5")).ledger)
     assert sorted(call.row for call in queue.next_batch().calls if call.change) == [1, 5, 6, 8]
@@ -504,7 +488,7 @@ def test_migrated_calls_have_the_same_table_as_new_ones(
     tables = []
     for book in (open_book(), new):
         book.ledger.record(call(0))
-        open_queue(book, Settings(ledger=LedgerSettings(otel_endpoint="http://127.0.0.1:9")))
+        queue_of(book)
         with book.ledger.reader() as connection:
             tables.append(sorted(connection.execute(schema).fetchall()))
     new.close()

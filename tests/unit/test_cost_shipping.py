@@ -214,18 +214,6 @@ def test_costs_are_exact(usd: str, text: str) -> None:
     assert usd_attribute(Decimal(usd)) == text
 
 
-def test_calls_of_weeks_before_are_sent_and_each_once(collector: Collector, book: CostBook) -> None:
-    book.ledger.record_many(numbered(250))
-    settings = configure(collector)
-    assert send(book, settings, limit=100).accepted == 250
-    assert [len(calls_of(body)) for _, body in collector.bodies] == [100, 100, 50]
-    assert len(set(ids(collector.calls()))) == 250
-    assert send(book, settings).accepted == 0
-    book.ledger.record_many(numbered(3, start=250))
-    assert send(book, settings).accepted == 3
-    assert len(collector.calls()) == len(set(ids(collector.calls()))) == 253
-
-
 def test_an_amended_call_is_sent_again_with_a_higher_version(
     collector: Collector, book: CostBook
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 
 import pytest
@@ -24,39 +23,6 @@ from sidecar.counting.calibration import (
     load_calibrations,
     save_calibrations,
 )
-from sidecar.counting.tokenizer_choice import Tokenizers
-from sidecar.counting.tokenizer_interface import Tokenizer
-
-TOKENIZERS = Tokenizers()
-
-CODE = '''def percent(tokens: int, limit: int, reserve: int = 500) -> int | None:
-    """Percent of the usable window, rounded down."""
-    usable = max(1, limit - min(reserve, limit // 4))
-    return min(100, 100 * tokens // usable)
-'''
-DATA = json.dumps(
-    [{"id": n, "name": f"item-{n}", "tags": ["a", "bc"], "price": n * 1.25} for n in range(9)]
-)
-PROSE = (
-    "The last request's whole prompt, plus that reply's output, plus what came since. It is never "
-    "a running total, because every request carries the whole conversation again. "
-)
-CJK = (
-    "上下文窗口里装着整段对话，所以每一次请求都会变长。トークン数は文字数と同じではありません。"
-    "모델마다 토큰을 나누는 방법이 다릅니다. "
-)
-
-
-def conversation(seed: int, turns: int = 30) -> list[tuple[str, str]]:
-    """Return questions and replies of various kinds and lengths."""
-    source = random.Random(seed)
-
-    def text() -> str:
-        kind = source.choice([CODE, DATA, PROSE, CJK])
-        whole = kind * source.randrange(1, 8)
-        return whole[source.randrange(20) :]
-
-    return [(text(), text()) for _ in range(turns)]
 
 
 def predicted_by(calibration: ConversationCalibration, estimated: int) -> int:
@@ -69,39 +35,6 @@ def predicted_by(calibration: ConversationCalibration, estimated: int) -> int:
         return max(0, round(calibration.factor * estimated + (around[0] if around else 0.0)))
     before, reported, _ = calibration._last
     return reported + round(calibration.factor * (estimated - before))
-
-
-def whole_prompt_errors(truth: Tokenizer, estimate: Tokenizer, seed: int) -> list[float]:
-    """Predict each prompt's size before usage is reported, and return the relative errors.
-
-    The server's template adds 150 tokens in total and 5 tokens per message, but the estimate
-    assumes 4 per message.
-    """
-    calibration = ConversationCalibration(Calibrations(), "local", estimate.name)
-    estimated, real, errors = 0, 150, []
-    anchor: tuple[int, int] | None = None
-    for question, reply in conversation(seed):
-        estimated += estimate.count(question) + 4
-        real += truth.count(question) + 5
-        if anchor is None:
-            predicted = predicted_by(calibration, estimated)
-        else:
-            predicted = anchor[1] + round(calibration.factor * (estimated - anchor[0]))
-        errors.append(abs(predicted - real) / real)
-        calibration.update(Sample(estimated, real))
-        estimated += estimate.count(reply) + 4
-        real += truth.count(reply) + 5
-        anchor = (estimated, real)  # the usage report includes the reply
-    return errors
-
-
-@pytest.mark.parametrize("truth", ["gpt-5", "gpt-4", "qwen3-8b", "deepseek-v3"])
-@pytest.mark.parametrize("seed", range(3))
-def test_complete_prompts_are_predicted_within_1_percent(truth: str, seed: int) -> None:
-    estimate = Tokenizers(estimator="heuristic").for_model("a model that nobody knows")
-    errors = whole_prompt_errors(TOKENIZERS.for_model(truth), estimate, seed)[3:]
-
-    assert sum(errors) / len(errors) <= 0.01
 
 
 def learn_growth(calibration: ConversationCalibration, ratio: float, turns: int = 20) -> None:

@@ -1,17 +1,26 @@
-"""Tests fitted estimates with documents that were not used for fitting."""
+"""Tests fitted estimates with documents that were not used for fitting, and that the features of
+safely split pieces add up to those of the whole text.
+"""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterable
+from itertools import product, zip_longest
 from operator import mul
 from statistics import mean, median
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sidecar.counting import estimators, tokenizer_choice
-from sidecar.counting.estimators import NAMES, features, kind_of
+from sidecar.counting.estimators import _LANGUAGES, NAMES, features, kind_of
 from sidecar.counting.exact_engines import engine
 from sidecar.counting.tokenizer_choice import Tokenizers
 from sidecar.models.names import UNKNOWN, facts
+from sidecar.text.document import split
+from tests.fuzz import edits
 from tests.unit.held_out import DOCUMENTS
 
 MODELS = {
@@ -187,3 +196,53 @@ def test_adding_a_character_never_lowers_an_estimate(generation: str) -> None:
     plain = "A line of ordinary prose that says something.\n" * 20
     for character in "😀🚀🇩🇪𠮷𝗛é中한あяعאเกकবதతಕമසລབქღሀខñßłşЖЎґΩ–“→✅ﬁＡܐދ\u0301\u0308":
         assert estimate(plain + f"{character} " * 50) > estimate(plain) + 9, character
+
+
+KINDS = "aZ5é \t\n\r./'ññßłΓяѓեאعکހกकẻა’あ漢한ﬁ😀\u0301\u00a0"
+"""Characters of every class, including the classes next to safe split points."""
+
+
+def differing(text: str) -> list[str]:
+    """Return the features whose sum over the pieces differs from the value for the whole text."""
+    summed = map(sum, zip_longest(*map(features, split(text, 1)), fillvalue=0))
+    whole = zip_longest(NAMES, features(text), fillvalue=0)
+    return [str(name) for (name, one), other in zip(whole, summed, strict=False) if one != other]
+
+
+def assert_none_differs(texts: Iterable[str]) -> None:
+    for text in texts:
+        assert not differing(text), repr(text[:200])
+
+
+def test_features_of_documents_add_up() -> None:
+    assert_none_differs(document["text"] for document in DOCUMENTS)
+
+
+@pytest.mark.parametrize("text", ["uno y dos ", "        y= 1 y , y.\n", "x y y y1 y. Y y\ny\ty "])
+def test_features_of_single_letter_words_add_up(text: str) -> None:
+    assert_none_differs((text, text * 100))
+
+
+@pytest.mark.parametrize(
+    "mark", sorted({start.decode() for _, starts in _LANGUAGES for start in starts})
+)
+def test_language_features_add_up_at_every_position(mark: str) -> None:
+    assert_none_differs(
+        before + mark + after for before, after in product(("", *KINDS), ("", *KINDS))
+    )
+
+
+def test_features_of_neighboring_classes_add_up() -> None:
+    assert_none_differs(map("".join, product(KINDS, repeat=3)))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_features_of_random_texts_add_up(seed: int) -> None:
+    rng = random.Random(seed)
+    texts = [edits.document_text(rng, rng.randrange(5, 300)) for _ in range(20)]
+    assert_none_differs(texts)
+
+
+@given(st.lists(st.sampled_from((*KINDS, *edits.SNIPPETS, " y ", "ción", " que"))).map("".join))
+def test_features_add_up_around_split_points(text: str) -> None:
+    assert_none_differs([text])

@@ -163,13 +163,6 @@ def test_full_replacement_tokenizes_only_the_difference() -> None:
     assert recording.characters <= 10_240
 
 
-def test_tokenizers_do_not_share_counts() -> None:
-    doc = code(5_000)
-    o200k, cl100k = (document_tokens(doc, engine(name)) for name in BASES)
-    assert o200k == Reference("o200k_base").count_whole(doc.text)
-    assert cl100k == Reference("cl100k_base").count_whole(doc.text)
-
-
 def test_a_tokenizer_without_safe_cuts_counts_the_complete_text_again() -> None:
     doc, recording = code(200_000), RecordingTokenizer(has_safe_cuts=False)
     document_tokens(doc, recording)

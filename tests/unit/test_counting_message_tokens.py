@@ -121,30 +121,11 @@ def test_uncompared_formula_is_an_estimate() -> None:
     assert unknown > 20
 
 
-SCHEMA = WEATHER["parameters"]
-FORMS: list[list[Any]] = [
-    [{"type": "function", "function": WEATHER}],
-    [{"type": "function", **WEATHER}],
-    [{"name": WEATHER["name"], "description": WEATHER["description"], "input_schema": SCHEMA}],
-    [{"functionDeclarations": [WEATHER]}],
-    [{"function_declarations": [WEATHER]}],
-    [
-        {
-            "toolSpec": {
-                "name": WEATHER["name"],
-                "description": WEATHER["description"],
-                "inputSchema": {"json": SCHEMA},
-            }
-        }
-    ],
-]
-
-
 def test_tool_set_uses_the_current_band() -> None:
     """A usage report can narrow the band without changing the factor."""
     plain = TOKENIZERS.for_model("kimi-k2")
     first, then = (
-        count_tools(FORMS[0], "kimi-k2", CalibratedTokenizer(plain, 1.1, spread)).error_percent
+        count_tools([WEATHER], "kimi-k2", CalibratedTokenizer(plain, 1.1, spread)).error_percent
         for spread in (1.0, 0.5)
     )
     assert first is not None
@@ -170,6 +151,13 @@ def test_priming_tokens_widen_the_band() -> None:
 
 
 CALL = {"location": "Paris"}
+
+
+def test_an_item_of_the_responses_api_is_read() -> None:
+    call = {"name": "w", "arguments": '{"location":"Paris"}'}
+    item = {"type": "function_call", "call_id": "1", **call}
+    message = {"role": "assistant", "content": None, "toolCalls": [{"id": "1", **call}]}
+    assert count([item]).tokens == count([message]).tokens
 
 
 def test_ids_and_signatures_are_not_counted() -> None:

@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 
 from sidecar.config.settings import TokenizerFile
-from sidecar.counting import estimators, exact_engines, tokenizer_choice, vocabulary_files
+from sidecar.counting import (
+    exact_engines,
+    tokenizer_choice,
+    vocabulary_files,
+)
 from sidecar.counting.model_list import model_info
 from sidecar.counting.tokenizer_choice import LazyTokenizer, ScaledTokenizer, Tokenizers
 from sidecar.counting.tokenizer_interface import Tokenizer
-from sidecar.models.names import UNKNOWN
 from sidecar.text.document import TextDocument
 from tests.document_counts import document_tokens
 from tests.unit.test_counting_vocabularies import rank_lines, trained
@@ -197,13 +200,6 @@ def test_a_damaged_package_is_approximated(tmp_path: Path, monkeypatch: pytest.M
     assert tokenizers.for_model("qwen3.6-8b").count("hello world") == 2
     assert tokenizers.for_model("qwen3.6-8b").name == "qwen3.5~o200k_base"
     assert len(tokenizers.problems) == 1
-
-
-def test_every_generation_has_a_tokenizer() -> None:
-    tokenizers = Tokenizers()
-    for generation in (*estimators.generations(), *tokenizer_choice.ENGINES, UNKNOWN):
-        tokenizer = tokenizers._for_generation(generation)
-        assert tokenizer.count("hello world, this is a sentence of some words") > 5
 
 
 @pytest.mark.parametrize("model", ["claude-opus-4-7", "some-model-of-mine"])

@@ -110,6 +110,7 @@ FUNCTION = {"name": "weather", "description": "Tells", "parameters": SCHEMA}
         {"name": "weather", "description": "Tells", "input_schema": SCHEMA},
         {"name": "weather", "description": "Tells", "inputSchema": SCHEMA},
         {"functionDeclarations": [FUNCTION]},
+        {"function_declarations": [FUNCTION]},
         {"toolSpec": {"name": "weather", "description": "Tells", "inputSchema": {"json": SCHEMA}}},
     ],
 )

@@ -1,4 +1,8 @@
-"""Tests endpoints that fail. Each failure must be reported in time, with a reason."""
+"""Tests endpoints that fail or are slow.
+
+Each failure must be reported in time, with a reason. A slow server gets only requests that are still
+needed, newest first.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from sidecar.endpoints import http as http_module
 from sidecar.endpoints.endpoints import Endpoints
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS, EndpointCount, Miss
 from tests.unit.endpoints_fake_server import (
+    CHAT_PATH,
     Asked,
     Canned,
     FakeServer,
@@ -190,31 +195,6 @@ async def test_a_redirect_is_never_followed() -> None:
         assert other.asked == []
 
 
-async def test_body_is_read_only_up_to_the_limit() -> None:
-    served = 0
-
-    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal served
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 104857600\r\n\r\n")
-        try:
-            while served < 104_857_600:
-                writer.write(b" " * 65_536)
-                await writer.drain()
-                served += 65_536
-        except ConnectionError:
-            pass
-        writer.transport.abort()
-
-    server = await asyncio.start_server(endless, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    endpoints = Endpoints([Endpoint(url=url)], True, {})
-    expect_miss(await endpoints.count_text("tiny", "hello world"), "unsupported")
-    assert served < 12_000_000, "4 MB and what the sockets hold"
-    await endpoints.aclose()
-    server.close()
-
-
 async def test_server_is_used_again_after_an_outage() -> None:
     server = llamacpp()
     async with server:
@@ -281,7 +261,6 @@ async def test_long_load_does_not_lengthen_the_backoff(monkeypatch: pytest.Monke
         assert endpoints.unavailable_for("tiny") == 5.0
 
 
-CHAT = "/v1/chat/completions/input_tokens"
 TURNS = [{"role": "user", "content": "hi"}]
 
 
@@ -349,7 +328,7 @@ async def test_large_request_without_an_answer_is_repeated_less_and_less_often(
     async with llamacpp() as server:
         endpoints = server.endpoints()
         expect_count(await endpoints.count_text("tiny", "hello", PATIENCE))
-        server.routes["POST", "/tokenize" if what == "text" else CHAT] = hang
+        server.routes["POST", "/tokenize" if what == "text" else CHAT_PATH] = hang
         monkeypatch.setattr(http_module, "REQUEST_SECONDS", 0.05)
         monkeypatch.setattr(http_module, "_LARGE_BYTES", 10)
         waits = []
@@ -373,7 +352,7 @@ async def test_chats_are_not_repeated_before_the_server_is_probed_again(
 ) -> None:
     clock = Clock(monkeypatch)
     async with llamacpp() as server:
-        server.routes["POST", CHAT] = fault
+        server.routes["POST", CHAT_PATH] = fault
         endpoints = server.endpoints()
         waits = []
         for _ in range(3):
@@ -393,7 +372,7 @@ async def test_late_texts_are_requested_less_often_whatever_chats_and_small_text
     clock = Clock(monkeypatch)
     async with llamacpp() as server:
         if chats is not None:
-            server.routes["POST", CHAT] = chats
+            server.routes["POST", CHAT_PATH] = chats
         endpoints = server.endpoints()
         expect_count(await endpoints.count_text("tiny", "hello", PATIENCE))
         gate, waits = held(server), []
@@ -424,14 +403,19 @@ async def test_recovered_server_has_no_pause(monkeypatch: pytest.MonkeyPatch) ->
         assert endpoints.retry_delay("tiny", "interrupted") == 0.0
 
 
-async def test_abandoned_request_causes_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_abandoned_request_is_not_sent_and_causes_no_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     Clock(monkeypatch)
     async with llamacpp() as server:
         endpoints = server.endpoints()
         expect_count(await endpoints.count_text("tiny", "hello", PATIENCE))
+        asked = len(server.asked)
         unwanted = expect_miss(
-            await endpoints.count_text("tiny", "unwanted", PATIENCE, lambda: False)
+            await endpoints.count_text("tiny", "unwanted", PATIENCE, lambda: False), "late"
         )
+        [row] = endpoints.capabilities()
+        assert (row.text, row.chat, len(server.asked)) == ("supported", "supported", asked)
         assert endpoints.retry_delay("tiny", "interrupted") == 0.0
         assert endpoints.retry_delay("tiny", unwanted.kind) == 5.0
 
@@ -473,3 +457,81 @@ async def test_closing_during_a_count() -> None:
         await asyncio.sleep(0.2)
         await endpoints.aclose()
         expect_miss(await asyncio.wait_for(counting, PATIENCE))
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disable timeouts, so that tests of delayed responses pass on slow machines."""
+    monkeypatch.setattr(http_module, "REQUEST_SECONDS", PATIENCE)
+    monkeypatch.setattr(endpoints_module, "PROBE_SECONDS", PATIENCE)
+
+
+def texts(server: FakeServer) -> list[str]:
+    """Return the texts that the server was asked to count."""
+    return [one.body["content"] for one in server.asked if one.path == "/tokenize"]
+
+
+async def until(state: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not state():
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.usefixtures("patient")
+async def test_abandoned_request_is_never_sent() -> None:
+    async with llamacpp() as server:
+        endpoints = server.endpoints()
+        await endpoints.count_text("tiny", "hello world", PATIENCE)
+        gate = held(server)
+        server.asked.clear()
+        first = asyncio.ensure_future(endpoints.count_text("tiny", "first", PATIENCE))
+        await until(lambda: texts(server) == ["first"])
+        hurried = [endpoints.count_text("tiny", f"hurried {n}", 0.01) for n in range(20)]
+        assert {getattr(one, "kind", None) for one in await asyncio.gather(*hurried)} == {"late"}
+        given_up = asyncio.ensure_future(endpoints.count_text("tiny", "given up", PATIENCE))
+        await asyncio.sleep(0.01)
+        given_up.cancel()
+        last = asyncio.ensure_future(endpoints.count_text("tiny", "last", PATIENCE))
+        await asyncio.sleep(0.01)
+        gate.set()
+        expect_count(await first)
+        expect_count(await last)
+        await until(lambda: not endpoints._asking)
+        assert texts(server) == ["first", "last"]
+
+
+@pytest.mark.usefixtures("patient")
+async def test_newest_request_is_sent_first() -> None:
+    async with llamacpp() as server:
+        endpoints = server.endpoints()
+        await endpoints.count_text("tiny", "hello world", PATIENCE)
+        gate = held(server)
+        server.asked.clear()
+        asking = []
+        for name in ("one", "two", "three"):
+            asking.append(asyncio.ensure_future(endpoints.count_text("tiny", name, PATIENCE)))
+            await until(lambda: bool(texts(server)))
+        gate.set()
+        assert not [one for one in await asyncio.gather(*asking) if isinstance(one, Miss)]
+        assert texts(server) == ["one", "three", "two"]
+
+
+@pytest.mark.usefixtures("patient")
+async def test_restart_is_noticed_after_the_caller_stopped_waiting() -> None:
+    """The response to a cancelled request still shows that the server has been restarted."""
+    async with llamacpp("tiny") as server:
+        endpoints = Endpoints([Endpoint(url=server.url)], True, {})
+        expect_count(await endpoints.count_text("tiny", "hello world", PATIENCE))
+    restarted = llamacpp("another")
+    restarted._port = server._port
+    gate = held(restarted)
+    async with restarted:
+        given_up = asyncio.ensure_future(endpoints.count_text("tiny", "given up", PATIENCE))
+        await until(lambda: texts(restarted) == ["given up"])
+        given_up.cancel()
+        await asyncio.wait({given_up})
+        gate.set()
+        await until(lambda: not endpoints._asking)
+        count = await endpoints.count_text("tiny", "hello again", PATIENCE)
+        assert isinstance(count, Miss), "another model's count is none of this one"
+        await endpoints.aclose()

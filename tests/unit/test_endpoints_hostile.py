@@ -27,6 +27,7 @@ from sidecar.endpoints.endpoints import Endpoints
 from sidecar.endpoints.local_servers import OLLAMA
 from sidecar.endpoints.outcome import EndpointCount, Miss
 from tests.unit.endpoints_fake_server import (
+    CHAT_PATH,
     Canned,
     FakeServer,
     expect_count,
@@ -211,9 +212,7 @@ async def test_number_of_aliases_and_loaded_models_is_bounded() -> None:
 @pytest.mark.parametrize("tokens", [MOST_TOKENS + 1, 10**300, -1, 0, True, 1.0])
 async def test_impossible_counts_and_windows_are_ignored(tokens: object) -> None:
     server = llamacpp()
-    server.routes["POST", "/v1/chat/completions/input_tokens"] = Canned(
-        body={"input_tokens": tokens}
-    )
+    server.routes["POST", CHAT_PATH] = Canned(body={"input_tokens": tokens})
     server.routes["GET", "/props"] = Canned(body={"default_generation_settings": {"n_ctx": tokens}})
     async with server:
         endpoints = server.endpoints()

@@ -7,13 +7,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import msgspec
 import pytest
 
-from sidecar.counting.model_list import model_info, search
+from sidecar.counting.model_list import search
 from sidecar.models.catalogue import (
     billing_provider,
-    known_window,
     providers,
     similar_if_known,
     similar_models,
@@ -37,12 +35,6 @@ def test_the_price_list_is_not_loaded_for_a_tokenizer() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_windows_are_known_once_the_list_is_loaded() -> None:
-    warm()
-
-    assert known_window("gpt-5") == 400_000
-
-
 def test_search_finds_by_every_word_of_provider_and_name() -> None:
     found = search("anthropic SONNET 4-5")
 
@@ -58,12 +50,6 @@ def test_search_lists_everything_without_a_query() -> None:
     assert len(everything) > 2000
     assert len({(info.provider, info.id) for info in everything}) == len(everything)
     assert search("no such model anywhere") == []
-
-
-def test_the_wire_form_is_camel_case() -> None:
-    wire = msgspec.to_builtins(model_info("gpt-4"))
-
-    assert set(wire) == {"id", "provider", "tokenizer", "contextWindow", "maxOutput", "method"}
 
 
 def test_no_listed_model_is_taken_for_a_misspelling() -> None:

@@ -8,7 +8,6 @@ import contextlib
 import os
 import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -44,9 +43,10 @@ from sidecar.cost.cost_protocol import CostDetailParams, CostRecordParams
 from sidecar.cost.ledger import Ledger
 from sidecar.cost.ledger_events import Buckets
 from sidecar.workspace.agent_sessions import NOT_KEPT, SessionReader
-from sidecar.workspace.services import Services
 from sidecar.workspace.spending import Spending
 from sidecar.workspace.state_folder import State
+from tests.unit.agents_world import Editor
+from tests.unit.cost_calls import held
 
 
 class World:
@@ -224,27 +224,6 @@ def test_only_impossible_numbers_are_refused(world: World, tokens: Tokens, count
     world.read()
     assert world.recorded() == world.truth() | {"msg_absurd": (session.id, counted)}
     assert world.unread() == []
-
-
-HOLD = """
-import sqlite3, sys
-connection = sqlite3.connect(sys.argv[1], isolation_level=None)
-connection.execute("BEGIN EXCLUSIVE")
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-@contextlib.contextmanager
-def held(database: Path) -> Iterator[None]:
-    """Lock a database in another process."""
-    database.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-c", HOLD, str(database)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        holder.stdout.readline()
-        yield
-        holder.kill()
 
 
 def test_only_one_process_reads_at_a_time(world: World) -> None:
@@ -702,20 +681,16 @@ async def test_sessions_are_listed_with_a_note_if_the_ledger_cannot_be_used(
     home.clock.now = datetime.now(UTC) - timedelta(hours=1)
     session = home.session(root)
     session.reply()
-    services = Services(state=State(tmp_path / "no" / "state"))
-    services.state.folder.parent.mkdir()
-    workspace = services.roots.add(root.as_uri())
-    workspace.path = root
-    services.configured.set()
-    with fault(services.state.folder):
-        await services.agents.find_sessions(workspace)
-        (row,) = services.sessions(workspace).rows()
+    editor = Editor(root, tmp_path / "no" / "state")
+    (tmp_path / "no").mkdir()
+    with fault(tmp_path / "no" / "state"):
+        await editor.look()
+        (row,) = editor.rows()
         assert (row.id, row.tokens) == (session.id, home.truth.context[session.id])
         assert row.note is not None
         assert row.note.endswith(NOT_KEPT)
         session.reply()
-        await services.agents.read_changed(workspace, [str(session.path)])
-        (row,) = services.sessions(workspace).rows()
+        await editor.read_changed(session.path)
+        (row,) = editor.rows()
         assert row.tokens == home.truth.context[session.id]
-    await services.aclose()
-    services.workers.close()
+    await editor.close()

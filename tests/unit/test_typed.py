@@ -123,7 +123,18 @@ def test_constants_of_python_are_null() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"{", b'{"id":"\\ud82d', b'{"id":"\\ud8"}', b'{"id":"\xff"}{', b'{"id":NaN', b"\0{}"],
+    [
+        *(
+            b"",
+            b"{",
+            b'{"id":"\\ud82d',
+            b'{"id":"\\ud8"}',
+            b'{"id":"\xff"}{',
+            b'{"id":NaN',
+            b"\0{}",
+        ),
+        pytest.param(b'{"unknown":' + b"[" * 100_000 + b"]" * 100_000 + b"}", id="deep"),
+    ],
 )
 def test_text_that_is_not_json_is_still_rejected(data: bytes) -> None:
     for decode in (typed.decoder(Call), partial(typed.decode, kind=Call)):

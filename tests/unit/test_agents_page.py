@@ -1,71 +1,15 @@
-"""Tests the summary that is printed after runs with real agents, and the agent versions in the
-docs.
-"""
+"""Tests that the docs list every agent with its folders, versions and numbers."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
-
-import pytest
 
 from sidecar.known_agents import all_agents
 from tests.agents_page import PAGE, page, texts
 from tests.e2e.agents.adapters import AGENTS
 
 ROOT = Path(__file__).parents[2]
-
-SCENES = """
-import pytest
-
-from tests.e2e.agents.scores import Score, record
-
-@pytest.fixture
-def scene(request):
-    yield
-    results = 3, 2, 5, 4, 6, 5, 2, 1, [0.5], [6.0], 100, 40, {"subagent": "no"}, ["9/8"]
-    record(request.node, Score("pi", "1.0", *results))
-
-@pytest.mark.parametrize("name", range(4))
-def test_scene(scene, name):
-    pass
-"""
-
-
-@pytest.mark.parametrize("processes", ["0", "2"])
-def test_scores_of_all_processes_are_printed(tmp_path: Path, processes: str) -> None:
-    scenes = tmp_path / "test_scenes.py"
-    scenes.write_text(SCENES)
-    command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(tmp_path)]
-    command += ["-p", "tests.e2e.agents.scores", "-p", "no:cacheprovider", "-n", processes]
-    result = subprocess.run(
-        [*command, str(scenes)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout
-    lines = [line.split() for line in result.stdout.splitlines()]
-    forecasts = ["9/8,", "9/8,", "9/8,", "9/8"]
-    assert [
-        "pi",
-        "1.0",
-        "8/12",
-        "16/20",
-        "20/24",
-        "4/8",
-        "40.0%",
-        "0.50",
-        "0.50",
-        "1.00",
-        *forecasts,
-    ] in lines
-    assert "pi: lag not judged: load 6.0 (4 of 4)" in result.stdout
-    assert "pi: no subagent: no" in result.stdout
 
 
 def test_readme_counts_the_agents() -> None:

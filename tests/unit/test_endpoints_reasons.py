@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from sidecar.cli import main
+from sidecar.cli.group import main
 from sidecar.config.settings import Endpoint
 from sidecar.endpoints.endpoints import Endpoints
-from sidecar.endpoints.outcome import ENDPOINTS_OFF, WINDOW_ONLY, Miss
+from sidecar.endpoints.outcome import ENDPOINTS_OFF, Miss
 from sidecar.server.server import create_server
 from tests.protocol.client import Client
 from tests.unit.endpoints_fake_server import Asked, Canned, expect_count, listing, llamacpp
@@ -76,22 +76,6 @@ async def test_reason_doubts_a_url_with_an_unknown_path() -> None:
         told = await sentence_of(Endpoint(url=f"{server.url}/somewhere"), {})
     assert "check its url; if the url is correct, " in told
     assert "tokenizer.json" in told
-
-
-async def test_window_only_endpoint_is_not_reported_as_disabled() -> None:
-    async with llamacpp() as server:
-        endpoints = Endpoints([Endpoint(url=server.url)], False, {}, window=True)
-        assert await endpoints.limit("tiny") == 2048
-        [row] = endpoints.capabilities()
-        assert row.reason == WINDOW_ONLY
-        assert "use-endpoint = true" in WINDOW_ONLY
-        await endpoints.aclose()
-    gone = Endpoints([Endpoint(url="http://127.0.0.1:9")], False, {}, window=True)
-    assert await gone.limit("tiny") is None
-    [row] = gone.capabilities()
-    assert row.reason
-    assert "start the server" in row.reason
-    await gone.aclose()
 
 
 UNASKED = [

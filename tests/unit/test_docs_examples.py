@@ -1,13 +1,16 @@
-"""Tests that the examples in docs/reference/context.md have the documented results."""
+"""Tests that the examples in docs/reference/context.md and cost.md have the documented results."""
 
 from __future__ import annotations
 
 import json
 import re
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from sidecar.conversations import context_protocol as wire
 from sidecar.conversations.changes import apply_reply
@@ -15,15 +18,31 @@ from sidecar.conversations.conversation import Conversation, apply_set
 from sidecar.conversations.occupancy import context_usage
 from sidecar.conversations.pruning import fit
 from sidecar.conversations.turn_counts import Counter
+from sidecar.cost.book import CostBook
+from sidecar.cost.cost_protocol import CostDetailParams, CostRecordParams
 from sidecar.counting.tokenizer_choice import Tokenizers
 from sidecar.messages.replies import read_reply
 from sidecar.models.window import Window, resolve_limit
 from sidecar.workspace.sessions import DEFAULT_ID
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "context.md"
+PAGES = Path(__file__).parents[2] / "docs" / "reference"
 BLOCK = re.compile(
     r"^<!-- (request (?P<method>\S+)|result) -->\n```json\n(?P<body>.*?)^```", re.M | re.S
 )
+
+
+def compare(page: str, ask: Callable[[str, Any], Any]) -> int:
+    """Send the requests of a page, and compare the results. Return how many were compared."""
+    answer, compared = None, 0
+    for block in BLOCK.finditer((PAGES / page).read_text(encoding="utf-8")):
+        body = json.loads(block["body"])
+        if block["method"]:
+            answer = msgspec.to_builtins(ask(block["method"], body))
+            continue
+        assert isinstance(answer, dict)
+        assert {key: answer[key] for key in body} == body
+        compared += 1
+    return compared
 
 
 class ExampleServer:
@@ -59,14 +78,29 @@ class ExampleServer:
         raise AssertionError(spec)
 
 
-def test_examples_give_the_documented_results() -> None:
-    server, answer, compared = ExampleServer(), None, 0
-    for block in BLOCK.finditer(PAGE.read_text(encoding="utf-8")):
-        body = json.loads(block["body"])
-        if block["method"]:
-            answer = msgspec.to_builtins(server.ask(block["method"], body))
-            continue
-        assert isinstance(answer, dict)
-        assert {key: answer[key] for key in body} == body
-        compared += 1
-    assert compared == 4
+def test_examples_of_contexts_give_the_documented_results() -> None:
+    assert compare("context.md", ExampleServer().ask) == 4
+
+
+@pytest.fixture
+def in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Set this process's time zone to UTC, which the examples use."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_utc")
+def test_examples_of_costs_give_the_documented_results(tmp_path: Path) -> None:
+    book = CostBook(tmp_path / "state")
+
+    def ask(method: str, body: Any) -> Any:
+        if method == "cost/record":
+            return book.record(msgspec.convert(body, CostRecordParams))
+        assert method == "cost/detail"
+        return book.detail(msgspec.convert(body, CostDetailParams))
+
+    assert compare("cost.md", ask) == 3
+    book.close()
