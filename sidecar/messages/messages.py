@@ -277,11 +277,19 @@ def read_message(message: Any) -> Message:
 
 
 def _message_blocks(role: str, name: str, content: Any, calls: Any, call_id: str) -> list[Block]:
-    """Return a message's blocks. A tool's message without any call or result is one result."""
+    """Return a message's blocks. A tool's message without any call or result is one result.
+
+    Blocks of tools that the vendor runs do not count, because they answer no call of the client.
+    """
     blocks = [*_call_entries(calls), *blocks_of(content)]
-    if role in RESULT_ROLES and not any(block.kind in ("call", "result") for block in blocks):
+    if role in RESULT_ROLES and not any(map(_is_paired, blocks)):
         return [Block("result", {"content": content}, "turn", 0, call_id, name)]
     return blocks
+
+
+def _is_paired(block: Block) -> bool:
+    """Return whether a block is a tool call that expects a result, or such a result."""
+    return block.kind in ("call", "result") and not block.by_vendor
 
 
 def _call_entries(calls: Any) -> list[Block]:
@@ -419,7 +427,7 @@ def parts(turn: Turn) -> list[Block]:
         return []
     call_id = turn.tool_call_id or turn.openai_tool_call_id or ""
     blocks = _message_blocks(turn.role, turn.name or "", turn.content, field_calls(turn), call_id)
-    return [block for block in blocks if block.kind in ("call", "result") and not block.by_vendor]
+    return [*filter(_is_paired, blocks)]
 
 
 def field_calls(turn: Turn) -> list[dict[str, Any]]:

@@ -299,6 +299,23 @@ def test_tools_that_the_vendor_runs_are_counted_and_never_paired() -> None:
     assert parts(Turn(role="assistant", content=content)) == []
 
 
+def test_tool_message_with_blocks_of_the_vendors_tools_is_the_result_of_its_call() -> None:
+    content = [{"type": "web_search_tool_result", "tool_use_id": "s1", "content": "Rain"}]
+    message = {"role": "tool", "tool_call_id": "c1", "content": content}
+    [paired] = parts(msgspec.convert(message, Turn))
+    assert (paired.kind, paired.id, paired.place) == ("result", "c1", "turn")
+    counted = read_message(message)
+    assert [(block.kind, block.id) for block in counted.blocks] == [("result", "c1")]
+    assert counted.texts == ["Rain"]
+
+
+def test_tool_message_with_parts_of_text_is_a_result_with_them() -> None:
+    message = {"role": "function", "name": "weather", "parts": [{"text": "Rain"}]}
+    counted = read_message(message)
+    assert [(block.kind, block.name) for block in counted.blocks] == [("result", "weather")]
+    assert counted.texts == ["Rain"]
+
+
 def test_reasoning_of_open_models_is_text() -> None:
     content = [{"type": "reasoning_text", "text": "hm"}]
     item = {"type": "reasoning", "id": "rs_1", "summary": [], "content": content}
