@@ -280,7 +280,7 @@ class Checker:
     def check_text(self, target: Target, text: str) -> Checked:
         """Check text from standard input against the rules for a path."""
         file = LoadedFile(target, Snapshot(text=text), digest=digest_of_text(text))
-        (result,) = self._check_loaded([file])
+        (result,) = self._check_loaded([file], self.counter)
         return result
 
     def measure(self, text: str) -> Measure:
@@ -360,6 +360,7 @@ class Checker:
             stamps: The files and their stamps.
             stamped_at: The time before the stamps were taken, in nanoseconds since 1970.
         """
+        counter = self.counter  # created before the threads start, because they share it
 
         def check_batch(batch: Sequence[tuple[Target, FileStamp]]) -> list[Checked]:
             # Only one thread reads files at a time. Otherwise, the GIL would change hands at each
@@ -367,7 +368,7 @@ class Checker:
             with self._reading:
                 files = [_load_target(target, stamp, stamped_at) for target, stamp in batch]
             loaded = [one for one in files if isinstance(one, LoadedFile)]
-            checked = iter(self._check_loaded(loaded))
+            checked = iter(self._check_loaded(loaded, counter))
             return [next(checked) if isinstance(one, LoadedFile) else one for one in files]
 
         threads = 0 if self._choose is None else _PARALLEL_REQUESTS
@@ -377,10 +378,10 @@ class Checker:
             checked = self._progress(checked, len(stamps), size)
         return list(checked)
 
-    def _check_loaded(self, files: Sequence[LoadedFile]) -> list[Checked]:
+    def _check_loaded(self, files: Sequence[LoadedFile], counter: ContentCounter) -> list[Checked]:
         """Check texts against the rules for their paths, except for group rules."""
         snapshots, digests = [one.snapshot for one in files], [one.digest for one in files]
-        choices = self.counter.choose_counters(snapshots, self._model, digests)
+        choices = counter.choose_counters(snapshots, self._model, digests)
         return [self._check_file(file, choice) for file, choice in zip(files, choices, strict=True)]
 
     def _check_file(self, file: LoadedFile, choice: CounterChoice) -> Checked:

@@ -17,10 +17,11 @@ from sidecar.budgets import check_cache, check_run
 from sidecar.budgets.check_report import FileReport
 from sidecar.config.paths import cache_dir
 from sidecar.config.safe_files import FileStamp
+from sidecar.config.settings import Settings
 from sidecar.counting import tokenizer_choice
 from sidecar.counting.calibration import Calibrations, document_key, save_calibrations
 from sidecar.counting.exact_engines import FastEngine
-from sidecar.counting.tokenizer_choice import Tokenizers
+from sidecar.counting.tokenizer_choice import ChooseCounter, CounterChooser, Tokenizers
 from sidecar.project.files import File, SkippedPath, Target, Text, read
 from sidecar.workspace.check_paths import check_paths as run
 
@@ -275,3 +276,20 @@ def test_threads_take_turns_reading_files(root: Path, monkeypatch: pytest.Monkey
     assert len(threads) == 46
     assert min(map(len, batches)) > 1
     assert len(set(threads)) > 1
+
+
+def test_threads_share_one_counter(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(40):
+        write(root / f"{number}.md", f"file {number}")
+    created: list[Settings] = []
+    original = check_run.local_counters
+
+    def create_slowly(settings: Settings) -> tuple[CounterChooser, ChooseCounter]:
+        created.append(settings)
+        time.sleep(0.05)  # lets other threads run
+        return original(settings)
+
+    monkeypatch.setattr(check_run, "local_counters", create_slowly)
+    monkeypatch.setattr(tokenizer_choice, "count_cores", lambda: 4)
+    run([str(root)])
+    assert len(created) == 1
