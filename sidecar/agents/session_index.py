@@ -112,9 +112,9 @@ class IngestResult(NamedTuple):
     """Number of calls rejected because of invalid values."""
     bytes_read: int = 0
     is_complete: bool = True
-    """Whether everything was read. False if reading was stopped early."""
+    """Whether every store was tried. False if reading was stopped early."""
     unread: Unread | None = None
-    """What the ledger still lacks if `read_all` was stopped early."""
+    """What the ledger still lacks, also of stores that could not be read."""
     has_new_costs: bool = False
     """Whether any calls were recorded or changed."""
 
@@ -768,7 +768,6 @@ def read_all(
                 index.forget_missing(sources.readers, stores)
             book.prices.load()
             result = index.read(sources.readers, index.unread(stores), control)
-            if result.is_complete:
-                return result
     unread = index.find_unread(stores)
-    return result._replace(is_complete=unread is None, unread=unread)
+    is_complete = unread is None or (alone and result.is_complete)
+    return result._replace(is_complete=is_complete, unread=unread)

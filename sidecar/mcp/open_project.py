@@ -348,10 +348,10 @@ class Project:
 
     async def _read_all(self) -> bool:
         services, workspace = self.services, self.workspace
-        is_complete = await services.agents.read_calls(workspace, self._stop)
+        await services.agents.read_calls(workspace, self._stop)
         spending = services.spending(workspace)
         await services.workers.run(lambda: price_calls(spending.book.ledger, self._stop))
-        return is_complete
+        return services.agents.known(workspace).is_read
 
     async def caller_usage(
         self, caller: Caller

@@ -87,6 +87,8 @@ class KnownStores:
     """The IDs of the recent sessions."""
     is_read: bool = False
     """Whether all stores have been read. Later changes are noticed by the watcher."""
+    is_tried: bool = False
+    """Whether all stores have been read, except for those that cannot be read."""
     is_listed: bool = False
     """Whether the older sessions have been listed."""
     order: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -185,7 +187,7 @@ class AgentSessions:
             pause_ratio: Seconds to pause per second of work.
 
         Returns:
-            Whether everything was read.
+            Whether every store was tried. What could not be read is noted in the costs.
         """
         known, sources = self.known(workspace), await self.sources(workspace)
         spending = self._services.spending(workspace)
@@ -201,7 +203,7 @@ class AgentSessions:
         try:
             result = await self._run(work)
         except SidecarError as error:
-            workspace.costs.set_problem(_unusable_ledger(error))
+            _set_unusable(workspace, error)
             return False
         workspace.costs.set_problem("")
         if mine:
@@ -253,8 +255,7 @@ class AgentSessions:
         try:
             sessions, result = await self._run(partial(work, lambda: spending.book))
         except SidecarError as error:
-            note = _unusable_ledger(error)
-            workspace.costs.set_problem(note)
+            note = _set_unusable(workspace, error)
             if self._memory is None:
                 # This import is fast, because a worker thread has already loaded the module.
                 from sidecar.cost.ledger import MemoryLedger
@@ -269,11 +270,13 @@ class AgentSessions:
 
     def _apply(self, workspace: Workspace, known: KnownStores, result: IngestResult) -> None:
         """Note what the ledger still lacks after a read, and publish new calls."""
-        is_new = result.is_complete and not known.is_read
-        known.is_read = known.is_read or result.is_complete
+        before = known.is_read, known.is_tried
+        known.is_tried = known.is_tried or result.is_complete
+        if result.is_complete:
+            known.is_read = result.unread is None
         if known is self.known(workspace):  # otherwise, the settings have changed meanwhile
             workspace.costs.set_history(read=known.is_read, unread=result.unread)
-        if result.has_new_costs or is_new:
+        if result.has_new_costs or before != (known.is_read, known.is_tried):
             self._services.publish(Event("calls", workspace))
 
 
@@ -351,10 +354,13 @@ def _read_and_list(
     return sessions, reader.result
 
 
-def _unusable_ledger(error: SidecarError) -> str:
-    """Return why the ledger cannot be used, what this means, and what to do."""
-    logger.info("agents' sessions cannot be saved: %s", error)
-    return f"{error}; {NOT_KEPT}"
+def _set_unusable(workspace: Workspace, error: SidecarError) -> str:
+    """Note why the ledger cannot be used, what this means and what to do. Returns the note."""
+    note = f"{error}; {NOT_KEPT}"
+    if note != workspace.costs.problem:  # otherwise, each new line of an agent would log it again
+        logger.warning("agents' sessions cannot be saved: %s", error)
+    workspace.costs.set_problem(note)
+    return note
 
 
 class SessionReader:
@@ -425,8 +431,11 @@ class SessionReader:
         Args:
             max_bytes: Limit for the total size of the stores with new contents.
         """
-        self._read(self._current_stores(), max_bytes)
-        self.result = self.result._replace(is_complete=max_bytes is None)
+        stores = self._current_stores()
+        self._read(stores, max_bytes)
+        if max_bytes is None:
+            self._find_unread(stores)
+            self.result = self.result._replace(is_complete=True)
 
     def _read(self, stores: Iterable[Store], max_bytes: int | None = None) -> bool:
         """Read new contents from the given stores. Returns whether any store had new contents."""
@@ -517,7 +526,7 @@ class AgentSessionWatcher:
             async with self._wait_for_turn(is_background=False) as stop:
                 progress = partial(report, "reading session files")
                 await self._agents.read_calls(workspace, stop, progress)
-        if not self._is_machine_read and self._agents.known(workspace).is_read:
+        if not self._is_machine_read and self._agents.known(workspace).is_tried:
             self._scheduler.schedule(("history",), 0.0, partial(self._read_machine, workspace))
 
     def _workspaces(self) -> list[Workspace]:
@@ -548,8 +557,7 @@ class AgentSessionWatcher:
         self._scheduler.schedule(("agents", workspace), 0.0, partial(self._read, workspace))
 
     async def _read(self, workspace: Workspace) -> None:
-        """Read a workspace's changed files, and the first time, all other files later."""
-        was_read = self._agents.known(workspace).is_read
+        """Read a workspace's changed files, and later those that have not been read yet."""
         try:
             changed = self._changed.pop(workspace, frozenset())
             if changed is None:
@@ -560,7 +568,7 @@ class AgentSessionWatcher:
             if not self._changed:
                 self._nothing_changed.set()
         known = self._agents.known(workspace)
-        if known.sources is not None and known.sources.readers and not was_read:
+        if known.sources is not None and known.sources.readers and not known.is_read:
             rest = partial(self._read_rest, workspace)
             self._scheduler.schedule(("costs", workspace), SHOWN_SECONDS, rest)
 
@@ -569,7 +577,7 @@ class AgentSessionWatcher:
         async with self._wait_for_turn(is_background=True) as stop:
             if not self._agents.known(workspace).is_read:
                 await self._agents.read_calls(workspace, stop, pause_ratio=PAUSE_RATIO)
-        if not self._agents.known(workspace).is_read and workspace.settings.agents.enabled:
+        if not self._agents.known(workspace).is_tried and workspace.settings.agents.enabled:
             # Another process is reading the stores, or a request has interrupted this task.
             rest = partial(self._read_rest, workspace)
             self._scheduler.schedule(("costs", workspace), RETRY_SECONDS, rest)

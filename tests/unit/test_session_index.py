@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -638,6 +639,35 @@ def test_a_failed_read_keeps_the_read_position_and_the_sessions(
     assert world.read().bytes_read == session.path.stat().st_size - before
 
 
+def unreadable(self: object, _store: Store, _state: bytes = b"") -> StoreRead:
+    raise PermissionError(13, "Permission denied")
+
+
+async def test_costs_are_incomplete_while_a_file_cannot_be_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(world.home))
+    session = claude.everyday(world.claude, world.root)
+    world.read()
+    session.reply()
+    editor = Editor(world.root, world.state.folder)
+    agents, costs = editor.services.agents, editor.workspace.costs
+    with monkeypatch.context() as patch:
+        patch.setattr(type(world.sources.readers[0]), "read", unreadable)
+        for read in (
+            partial(agents.read_calls, editor.workspace, threading.Event()),
+            partial(agents.find_all_sessions, editor.workspace),
+        ):
+            await read()
+            assert not costs.read
+            assert costs.unread is not None
+            assert session.id in costs.unread.sessions
+            assert agents.known(editor.workspace).is_tried
+    await agents.read_calls(editor.workspace, threading.Event())
+    assert (costs.read, costs.unread) == (True, None)
+    await editor.close()
+
+
 @contextlib.contextmanager
 def corrupt(state: Path) -> Iterator[None]:
     state.mkdir()
@@ -671,6 +701,7 @@ def unwritable(state: Path) -> Iterator[None]:
 async def test_sessions_are_listed_with_a_note_if_the_ledger_cannot_be_used(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
     fault: Callable[[Path], contextlib.AbstractContextManager[None]],
 ) -> None:
     root = tmp_path / "root"
@@ -693,4 +724,6 @@ async def test_sessions_are_listed_with_a_note_if_the_ledger_cannot_be_used(
         await editor.read_changed(session.path)
         (row,) = editor.rows()
         assert row.tokens == home.truth.context[session.id]
+    warnings = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert len([one for one in warnings if "sessions cannot be saved" in one]) == 1
     await editor.close()
