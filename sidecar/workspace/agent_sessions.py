@@ -484,6 +484,8 @@ class AgentSessionWatcher:
         """Stops the long read that is running."""
         self._is_background = False
         """Whether no request waits for the long read that is running."""
+        self._waiting_requests = 0
+        """The number of requests that wait for their turn."""
         self._is_machine_read = False
         """Whether the stores of all workspaces have been read, also of those that are not open."""
         self._edited_at = 0.0
@@ -604,15 +606,22 @@ class AgentSessionWatcher:
 
     @asynccontextmanager
     async def _wait_for_turn(self, *, is_background: bool) -> AsyncIterator[threading.Event]:
-        """Wait until no other long read is running. A request stops one in the background.
+        """Wait until no other long read is running. A request stops those in the background.
 
         Yields an event that stops this read.
         """
         if self._is_background and not is_background:
             self._stop.set()
-        async with self._turn:
+        self._waiting_requests += not is_background
+        try:
+            await self._turn.acquire()
+        finally:
+            self._waiting_requests -= not is_background
+        try:
             stop = self._stop = threading.Event()
             self._is_background = is_background
+            if is_background and self._waiting_requests:
+                stop.set()  # this read began to wait before the request
             try:
                 yield stop
             except asyncio.CancelledError:
@@ -621,6 +630,8 @@ class AgentSessionWatcher:
             finally:
                 self._is_background = False
             await self._services.workers.run(release_memory)
+        finally:
+            self._turn.release()
 
 
 def _paths_to_watch(roots: list[tuple[Agents, str]]) -> set[str]:

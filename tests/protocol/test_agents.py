@@ -148,6 +148,22 @@ async def test_calls_of_agents_that_delete_sessions_are_recorded_at_once(
     assert calls_in_the_ledger() == len(gemini.truth.calls) == 1
 
 
+async def test_a_request_does_not_wait_for_background_reads_in_the_queue(bare: Client) -> None:
+    """There is one such read for each root, and one for the other workspaces."""
+    watcher = bare.server.agent_sessions
+
+    async def read_until_stopped() -> None:
+        async with watcher._wait_for_turn(is_background=True) as stop:
+            while not stop.is_set():
+                await asyncio.sleep(0.01)
+
+    reads = [asyncio.create_task(read_until_stopped()) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    async with asyncio.timeout(10), watcher._wait_for_turn(is_background=False) as stop:
+        assert not stop.is_set()
+    await asyncio.gather(*reads)
+
+
 def calls_in_the_ledger() -> int:
     with closing(sqlite3.connect(state_dir() / "ledger.db")) as ledger:
         return int(ledger.execute("SELECT count(*) FROM event").fetchone()[0])
