@@ -282,7 +282,7 @@ def test_threads_share_one_counter(root: Path, monkeypatch: pytest.MonkeyPatch) 
     for number in range(40):
         write(root / f"{number}.md", f"file {number}")
     created: list[Settings] = []
-    original = check_run.local_counters
+    original = tokenizer_choice.local_counters
 
     def create_slowly(settings: Settings) -> tuple[CounterChooser, ChooseCounter]:
         created.append(settings)
