@@ -289,7 +289,7 @@ def test_threads_share_one_counter(root: Path, monkeypatch: pytest.MonkeyPatch) 
         time.sleep(0.05)  # lets other threads run
         return original(settings)
 
-    monkeypatch.setattr(check_run, "local_counters", create_slowly)
+    monkeypatch.setattr("sidecar.budgets.check_run.local_counters", create_slowly)
     monkeypatch.setattr(tokenizer_choice, "count_cores", lambda: 4)
     run([str(root)])
     assert len(created) == 1

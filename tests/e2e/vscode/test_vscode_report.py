@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 
 from sidecar.text.printable import HOW_RECORDED, compact_number, usd_text
+from tests.e2e.page_audit import WIDTHS, assert_sound, audit
 from tests.e2e.vscode.harness import REPORT, Window, build_page, wait_for
 
 OpenWindow = Callable[..., Window]
@@ -24,6 +25,7 @@ PAYLOADS = (
 )
 ADDED = "body :is(img, iframe, a:not([download]), [onerror], [onclick], [onload]), main script"
 """A CSS selector for elements that are in the report only if a malicious name injected them."""
+TITLE = "h1:has-text('Cost of')"
 _IN_REPORT = """
     for (const frame of page.frames()) {
         if (await frame.locator("h1:has-text('Cost of')").count().catch(() => 0)) {
@@ -179,6 +181,31 @@ def assert_quiet(window: Window, model: str) -> None:
 def requests(window: Window) -> int:
     """Return how often the extension has requested the report."""
     return int(window.host("return globalThis.reportRequests"))
+
+
+@pytest.mark.slow  # tests/e2e/cost audits the same page
+def test_the_report_is_sound_in_every_theme_and_width(shared_window: Window) -> None:
+    window = shared_window
+    for model in (
+        "gpt-5",
+        "claude-sonnet-4-5",
+        "a-vendor/a-model-with-a-very-long-name-2026-11-25",
+    ):
+        for day in (3, 9):
+            at = f"2026-11-{day:02}T12:00:00Z"
+            window.ask("cost/record", model=model, usage=USAGE, session="a long talk", at=at)
+    window.host("await vscode.commands.executeCommand('workbench.action.closeAllEditors')")
+    window.host("await vscode.commands.executeCommand('workbench.action.closeSidebar')")
+    show(window)
+    window.host("await vscode.commands.executeCommand('workbench.action.joinAllGroups')")
+    in_report(window, "await frame.locator('#period-all').check(); return true")
+    for theme in window.themes():
+        for width in WIDTHS:
+            window.page("await page.setViewportSize({width: args[0], height: 900})", width + 48)
+            wait_for(lambda: "Spend by" in text(window), "the report")
+            assert_sound(audit(window.browser, TITLE))
+            window.screenshot(f"report-{theme}-{width}")
+    window.page("await page.setViewportSize({width: 1100, height: 650})")
 
 
 _LIVE_PAGE = """
