@@ -15,9 +15,9 @@ with the prediction that was made before it. An error band covers 95 of 100 rece
 stored as a multiple of the estimate's uncalibrated band, because that band depends on the kind of
 text.
 
-`CalibrationStore` shares them with other processes through a file of numbers and model names, never
-text. Worker threads read and write the file. They work on a copy, and the event loop merges their
-result.
+`CalibrationStore` shares the factors with other processes through a file of numbers and model
+names, never text. Worker threads read and write the file. They work on a copy, and the event loop
+merges their result.
 """
 
 from __future__ import annotations
