@@ -1,4 +1,4 @@
-"""Opens the ledger for the `cost` commands, and handles errors."""
+"""Opens the ledger for commands, records new calls in it, and handles errors."""
 
 from __future__ import annotations
 
@@ -12,19 +12,25 @@ import click
 
 from sidecar.cli.output import print_problems, warn
 from sidecar.errors import SidecarError
+from sidecar.text.printable import local_time_text
 
 if TYPE_CHECKING:
+    from sidecar.agents.session_index import Unread
     from sidecar.config.settings import Loaded, Settings
     from sidecar.cost.book import CostBook
 
+NOT_ALL_READ = "agents' session files could not all be read: calls before {} may be missing"
 
-def update_ledger(book: CostBook, settings: Settings, workspace: Path | None) -> None:
+
+def update_ledger(book: CostBook, settings: Settings, workspace: Path | None) -> Unread | None:
     """Record new calls that agents made in a workspace, and compute costs after a price change.
 
-    If `workspace` is None, record the new calls in all workspaces.
+    If `workspace` is None, record the new calls in all workspaces. Returns what the ledger then
+    still lacks, or None if it has all calls.
     """
-    _ingest_agents(book, settings, workspace)
+    unread = _ingest_agents(book, settings, workspace)
     update_costs(book)
+    return unread
 
 
 @contextmanager
@@ -32,6 +38,8 @@ def updated_book(
     book: CostBook, settings: Settings, workspace: Path | None, also: Sequence[Path]
 ) -> Iterator[CostBook]:
     """Update the ledger as `update_ledger` does, and yield it with the calls of other files.
+
+    Warns if the ledger then lacks calls.
 
     Args:
         book: The user's ledger.
@@ -41,7 +49,9 @@ def updated_book(
     """
     from sidecar.cost.export import merge_ledgers, named_files
 
-    update_ledger(book, settings, workspace)
+    unread = update_ledger(book, settings, workspace)
+    if unread is not None:
+        warn(NOT_ALL_READ.format(local_time_text(unread.before)))
     files = named_files(also, settings.ledger)
     if not files:
         yield book
@@ -87,7 +97,7 @@ def try_to_update_costs() -> None:
         warn("recorded calls keep their costs until `token-sidecar cost` prices them again")
 
 
-def _ingest_agents(book: CostBook, settings: Settings, workspace: Path | None) -> None:
+def _ingest_agents(book: CostBook, settings: Settings, workspace: Path | None) -> Unread | None:
     from sidecar.agents.reader_registry import Sources
     from sidecar.agents.session_index import read_all
     from sidecar.config.paths import find_root
@@ -95,11 +105,12 @@ def _ingest_agents(book: CostBook, settings: Settings, workspace: Path | None) -
     root = find_root(Path.cwd()) if workspace is None else workspace.resolve()
     sources = Sources.of(settings.agents, str(root))
     if sources is None:
-        return
+        return None
     # This also finds agents that keep their sessions in the project.
-    read_all(book, sources, mine=True)
+    result = read_all(book, sources, mine=True)
     if workspace is None:
-        read_all(book, sources, mine=False)
+        result = read_all(book, sources, mine=False)
+    return result.unread
 
 
 @contextmanager

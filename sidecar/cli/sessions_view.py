@@ -1,4 +1,4 @@
-"""Opens a workspace's sessions for `usage`, `statusline` and `cost files`."""
+"""Opens a workspace's sessions for commands that show them, their costs or their names."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import stat
 import subprocess
@@ -21,14 +22,19 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
+from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.others import AIDER
+from sidecar.agents.reader_registry import reader_of
+from sidecar.agents.session_events import Store, StoreRead
 from sidecar.cli.cost import NO_CALLS, cost
+from sidecar.cli.ledger_updates import NOT_ALL_READ
 from sidecar.config.paths import config_file, state_dir
 from sidecar.cost.book import CostBook
 from sidecar.cost.cost_protocol import CostDetailParams, CostKey, CostRecordParams
 from sidecar.cost.ledger import FILE_NAME
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.cost.prompt_file_costs import read_profile
+from sidecar.text.printable import local_time_text
 from tests.cases import read_rows
 from tests.unit.cost_calls import call_of, price_list_of
 
@@ -92,6 +98,27 @@ def test_filters_without_matching_calls() -> None:
     result = run("--agent", "codex")
     assert result.exit_code == 0
     assert result.output.startswith("No calls match")
+
+
+@pytest.mark.parametrize("command", [(), ("--json",), ("export",)])
+def test_a_report_that_lacks_a_session_file_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    home = ClaudeHome(tmp_path / "home" / ".claude")
+    home.clock.now = datetime.now(UTC) - timedelta(hours=1)
+    session = home.session(tmp_path)
+    session.reply()
+    at = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    os.utime(session.path, (at.timestamp(), at.timestamp()))
+    reader = type(reader_of("claude-code"))
+
+    def fail(_self: object, _store: Store, _state: bytes = b"") -> StoreRead:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reader, "read", fail)
+        assert NOT_ALL_READ.format(local_time_text(at)) in run(*command).stderr
+    assert "may be missing" not in run(*command).stderr
 
 
 @pytest.mark.usefixtures("book")
