@@ -18,10 +18,12 @@ from sidecar.cost.book import CostBook
 from sidecar.cost.context_costs import SpendingSums
 from sidecar.cost.ledger_events import Buckets, LedgerEvent
 from sidecar.project import file_watcher
+from sidecar.server.features import costs
 from sidecar.server.features.costs import CostSums
 from sidecar.server.server import create_server
 from sidecar.workspace.spending import Spending
-from tests.protocol.client import REPLY, USER, Client, RpcError
+from sidecar.workspace.workspace import Event
+from tests.protocol.client import REPLY, USER, Client, RpcError, until
 from tests.truth import truth
 
 
@@ -307,3 +309,26 @@ async def test_first_call_in_a_new_state_folder_is_shown_without_a_poll(
     )
     bare.ignore("status/update")
     await other.aclose()
+
+
+async def test_all_sessions_are_added_up_although_the_ledger_changes_meanwhile(
+    bare: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bare.initialize(ignored=("status/update",))
+    await bare.server.services.load_prices()
+    sums, begin, runs = bare.feature(CostSums), asyncio.Event(), list[bool]()
+
+    async def add_up(_workspace: object, *, every: bool = False) -> None:
+        runs.append(every)
+        await begin.wait()
+
+    monkeypatch.setattr(sums, "_add_up", add_up)
+    monkeypatch.setattr(costs, "_has_changed", lambda _: True)
+    sums.on_event(Event("calls"))
+    await until(lambda: bool(runs))
+    sums.on_event(Event("settings"))
+    await sums._read_changed_ledger()
+    runs.clear()
+    begin.set()
+    await until(lambda: bool(runs))
+    assert all(runs)

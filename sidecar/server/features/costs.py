@@ -296,7 +296,9 @@ class CostSums(Feature):
         elif event.what == "settings":
             self._watch_files()
             if self._services.windows.ready:  # otherwise, another event follows
-                self._add_up_now(every=True)
+                for workspace in self._workspaces():
+                    add_up = partial(self._add_up, workspace, every=True)
+                    self._scheduler.run_now(("spent", workspace), add_up)
         elif event.what == "context" and event.workspace is not None:
             self._context_changed(event.workspace)
 
@@ -311,14 +313,10 @@ class CostSums(Feature):
         if usage.session.id != self._summed.get(workspace, usage.session.id):
             self._add_up_soon(workspace)
 
-    def _add_up_soon(self, workspace: Workspace) -> None:
+    def _add_up_soon(self, workspace: Workspace, seconds: float = SUM_SECONDS) -> None:
+        # Does not replace a job that is pending, because that may be for all sessions.
         add_up = partial(self._add_up, workspace)
-        self._scheduler.schedule(("spent", workspace), SUM_SECONDS, add_up)
-
-    def _add_up_now(self, *, every: bool = False) -> None:
-        for workspace in self._workspaces():
-            add_up = partial(self._add_up, workspace, every=every)
-            self._scheduler.run_now(("spent", workspace), add_up)
+        self._scheduler.schedule(("spent", workspace), seconds, add_up)
 
     async def _add_up(self, workspace: Workspace, *, every: bool = False) -> None:
         """Add up the costs of a workspace and of the shown session, and publish them."""
@@ -352,7 +350,8 @@ class CostSums(Feature):
         except SidecarError:  # the error is reported when a client requests costs
             return
         if changed:
-            self._add_up_now()
+            for workspace in self._workspaces():
+                self._add_up_soon(workspace, 0.0)
             # Another process may have downloaded new prices.
             self._services.publish(Event("shared ledger"))
 
