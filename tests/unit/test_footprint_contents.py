@@ -352,6 +352,7 @@ FORMS = [
     ("<!-- @docs/a.md -->", "gemini-cli qwen-code copilot-cli"),
     ("<!--\n@docs/a.md\n-->", "gemini-cli qwen-code copilot-cli"),
     ("<div>\n@docs/a.md\n</div>", "gemini-cli qwen-code copilot-cli"),
+    ("<!-- open\n\n@docs/a.md", "gemini-cli qwen-code copilot-cli"),
     ("[text](docs/a.md)", ""),
     ("@{docs/a.md}", ""),
     ("@docs", ""),
