@@ -34,7 +34,7 @@ from sidecar.workspace.services import Services
 from sidecar.workspace.usage_details import add_details
 from sidecar.workspace.workspace import Workspace
 
-BEING_READ = "The session's calls are still being read. Ask again later for the cost."
+BEING_READ = "Some of the session's calls have not been read yet. Ask again later for the cost."
 HISTORY_SECONDS = 3.0
 """Maximum number of seconds that an answer waits while an agent's past calls are read. After that,
 reading continues in the background.

@@ -52,8 +52,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NO_TEAM = "The team's store contains no matching calls."
-INCOMPLETE = "Agents' session files are still being read, so this report is incomplete."
-INCOMPLETE_BEFORE = "Agents' session files are still being read: calls before {} may be missing."
+INCOMPLETE = "Some session files of agents have not been read yet, so this report is incomplete."
+INCOMPLETE_BEFORE = (
+    "Some session files of agents have not been read yet: calls before {} may be missing."
+)
 
 MAIN = "main"
 """The category of calls made directly by a conversation."""
