@@ -33,7 +33,13 @@ from sidecar.cost.ledger import (
     LedgerError,
     workspace_key,
 )
-from sidecar.cost.ledger_events import Buckets, LedgerEvent, buckets_of, check_names
+from sidecar.cost.ledger_events import (
+    Buckets,
+    LedgerEvent,
+    buckets_of,
+    check_names,
+    checked_numbers,
+)
 from sidecar.cost.prices import Prices
 from sidecar.cost.reports import overview, report
 from sidecar.cost.repricing import price_new_calls
@@ -107,6 +113,10 @@ class CostBook:
             usage: The normalized usage.
             raw: The vendor's usage object.
             reported: The cost in USD that the vendor reported, or None.
+
+        Raises:
+            BadParamsError: A number is out of range.
+            LedgerError: Storage failed.
         """
         event = LedgerEvent(
             at=params.at or datetime.now(UTC),
@@ -122,6 +132,7 @@ class CostBook:
             estimated_tokens=params.estimated_tokens,
             reported_cost=reported,
         )
+        checked_numbers(event)  # before they are priced
         cost = self.prices.cost(event)
         recorded = self.ledger.record(msgspec.structs.replace(event, cost=cost))
         return CostRecorded(
