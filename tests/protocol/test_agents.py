@@ -598,7 +598,7 @@ async def test_calls_appended_during_recording_are_recorded(
     await bare.take("status/update", lambda one: bool(one["context"]))
     await until(grown.is_set)
     shown = await bare.take(
-        "status/update", lambda one: one["context"]["tokens"] == tokens[session.id]
+        "status/update", lambda one: (one["context"] or {}).get("tokens") == tokens[session.id]
     )
     shows.set()
 
