@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ import msgspec
 from sidecar.counting.count_result import Method
 from sidecar.counting.tokenizer_choice import counted_by
 from sidecar.models import catalogue
-from sidecar.models.catalogue import known_window, provider_of, usual_window
+from sidecar.models.catalogue import Catalogue, known_window, provider_of, usual_window
 from sidecar.models.names import generation_of, parse
 from sidecar.models.window import max_output_of
 
@@ -66,10 +66,11 @@ def search(query: str | None = None, describe: Describe = _describe_model) -> li
     The vendors' own models come first, then OpenRouter's, each sorted by id. This call blocks
     while the price list is loaded.
     """
-    catalogue.warm()
     words = (query or "").lower().split()
     models = [
-        info for provider in catalogue.providers() for info in _models_of(provider, words, describe)
+        info
+        for provider in catalogue.current().providers
+        for info in _models_of(provider, words, describe)
     ]
     return sorted(models, key=lambda info: (info.provider == "openrouter", info.id, info.provider))
 
@@ -87,20 +88,19 @@ def choices(
         describe: Returns the name and method of a model's tokenizer.
         first: Names to list first. The vendors' current models come next.
     """
-    catalogue.warm()
     words = (query or "").lower().split()
     return [
         model_info(name, describe)
-        for name in dict.fromkeys((*first, *_all_names()))
+        for name in dict.fromkeys((*first, *_all_names(catalogue.current())))
         if all(word in f"{provider_of(name)}/{name}".lower() for word in words)
     ]
 
 
-@cache
-def _all_names() -> tuple[str, ...]:
+@lru_cache(maxsize=1)
+def _all_names(listed: Catalogue) -> tuple[str, ...]:
     names = {
         _shortest_name(provider.id, model.id)
-        for provider in catalogue.providers()
+        for provider in listed.providers
         for model in provider.models
     }
     return tuple(sorted(names, key=_sort_key))

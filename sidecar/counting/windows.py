@@ -56,6 +56,10 @@ class Windows:
         """Return whether a model's window and price are loaded."""
         return (model, settings.prices) in self._loaded
 
+    def forget_all(self) -> None:
+        """Load windows and prices again when they are needed."""
+        self._loaded.clear()
+
     def mark_loaded(self, model: str, settings: Settings) -> None:
         # The cache is limited, because clients can send any number of model names.
         if len(self._loaded) > _MODELS_KEPT:

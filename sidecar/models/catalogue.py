@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -38,8 +38,26 @@ _LONG = 60  # how many characters of a name to compare with known names
 _NEAR = 0.8  # the minimum similarity (0 to 1) of a suggested name
 _FAR = 0.5  # the minimum similarity of names that clearly belong to a family
 _DIGITS = re.compile(r"\d+")
-_prices: Any = None
-_similar: dict[str, tuple[str, ...] | None] = {}
+
+
+ListVersion: TypeAlias = tuple[ListFile, FileStamp | None]
+"""The file of a saved price list and its stamp, or (None, None) for the bundled list."""
+
+
+class Catalogue(msgspec.Struct, frozen=True, eq=False):
+    """A loaded price list. Caches of what is found in it have it as a key."""
+
+    version: ListVersion
+    prices: Any
+    """A `DataSnapshot`, or an empty tuple if no list could be loaded."""
+
+    @property
+    def providers(self) -> Sequence[Any]:
+        return getattr(self.prices, "providers", ())
+
+
+_current: Catalogue | None = None
+_similar: dict[tuple[Catalogue, str], tuple[str, ...] | None] = {}
 
 
 class PriceFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
@@ -59,12 +77,18 @@ def price_facts() -> PriceFacts:
 
 
 _lock = threading.Lock()
-_loaded: dict[tuple[ListFile, FileStamp | None], DataSnapshot] = {}
+_refreshing = threading.Lock()
+_loaded: dict[ListVersion, DataSnapshot] = {}
 
 
 def is_list_loaded(file: ListFile = None) -> bool:
     """Return whether `price_list` returns without reading a file."""
-    return (file, stamp_of(file)) in _loaded
+    return _version_of(file) in _loaded
+
+
+def _version_of(file: ListFile) -> ListVersion:
+    stamp = stamp_of(file)
+    return (None, None) if stamp is None else (file, stamp)
 
 
 @cache
@@ -84,10 +108,10 @@ def price_list(file: ListFile = None) -> DataSnapshot:
     0.2 to 0.8 s. The list is cached until the file changes.
     """
     with _lock:
-        key = (file, stamp_of(file))
-        if key not in _loaded:
-            _loaded[key] = _load_list(file)
-        return _loaded[key]
+        version = _version_of(file)
+        if version not in _loaded:
+            _loaded[version] = _load_list(file)
+        return _loaded[version]
 
 
 def _load_list(file: ListFile) -> DataSnapshot:
@@ -140,13 +164,40 @@ def _read_providers(raw: list[dict[str, Any]]) -> list[Provider]:
 
 
 def warm() -> None:
-    """Load the price list. The first call blocks for 0.2 to 0.8 s. Never raises."""
-    global _prices
-    if _prices is None:
-        try:
-            _prices = price_list(state_dir() / STORED_LIST)
-        except Exception:  # without the price list, windows are unknown but counting works
-            _prices = ()
+    """Load the price list unless it is loaded. Blocks for 0.2 to 0.8 s. Never raises."""
+    current()
+
+
+def current() -> Catalogue:
+    """Return the price list in use. The first call loads it. Never raises."""
+    return _current or _refresh()
+
+
+def refresh() -> bool:
+    """Load the price list if none is in use, or if its file has changed. Never raises.
+
+    This blocks for up to 0.8 s. Returns whether another list is in use now.
+    """
+    before = _current
+    return _refresh() is not before
+
+
+def _refresh() -> Catalogue:
+    global _current
+    with _refreshing:
+        file = state_dir() / STORED_LIST
+        version = _version_of(file)
+        if _current is None or _current.version != version:
+            try:
+                _current = Catalogue(version, price_list(file))
+            except Exception:  # without the price list, windows are unknown but counting works
+                _current = Catalogue(version, ())
+        return _current
+
+
+def is_outdated() -> bool:
+    """Return whether the file of the price list in use has changed. This function blocks."""
+    return _current is not None and _current.version != _version_of(state_dir() / STORED_LIST)
 
 
 @lru_cache(maxsize=4096)
@@ -173,12 +224,7 @@ def billing_provider(named: str, model: str) -> str:
 
 def loaded() -> bool:
     """Return whether the price list has been loaded."""
-    return _prices is not None
-
-
-def providers() -> Sequence[Any]:
-    """Return the providers in the price list. Empty if the list has not been loaded."""
-    return getattr(_prices, "providers", ())
+    return _current is not None
 
 
 def known_window(model: str) -> int | None:
@@ -186,13 +232,16 @@ def known_window(model: str) -> int | None:
 
     Never blocks. Returns None if the price list has not been loaded yet.
     """
-    return None if _prices is None else window_of(model)
+    return None if _current is None else _find_window(_current, model)
+
+
+def window_of(model: str) -> int | None:
+    """Return a model's context window in tokens, or None. The first call loads the price list."""
+    return _find_window(current(), model)
 
 
 @lru_cache(maxsize=4096)  # limited, because clients may send arbitrary names
-def window_of(model: str) -> int | None:
-    """Return a model's context window in tokens, or None. The first call loads the price list."""
-    warm()
+def _find_window(catalogue: Catalogue, model: str) -> int | None:
     name = parse(model)
     if name.window is not None:
         return name.window
@@ -201,10 +250,10 @@ def window_of(model: str) -> int | None:
     if (window := overruling_window(name.bare)) is not None:
         return window
     for provider, reference in _lookup_candidates(model):
-        window = _window_at(provider, reference)
+        window = _window_at(catalogue, provider, reference)
         if window:
             return window
-    return usual_window(name.bare)
+    return _usual_window(catalogue, name.bare)
 
 
 def is_different_model(reported: str, requested: str) -> bool:
@@ -224,11 +273,15 @@ def similar_models(model: str) -> tuple[str, ...] | None:
     names that differ from a listed name only in their numbers. The first call loads the price
     list.
     """
-    if model not in _similar:
+    catalogue = current()
+    key = catalogue, model
+    try:
+        return _similar[key]
+    except KeyError:
         if len(_similar) > 4096:
             _similar.clear()
-        _similar[model] = _similar_models(model)
-    return _similar[model]
+        found = _similar[key] = _find_similar(catalogue, model)
+        return found
 
 
 def similar_if_known(model: str) -> tuple[str, ...] | None:
@@ -239,32 +292,34 @@ def similar_if_known(model: str) -> tuple[str, ...] | None:
     """
     name = parse(model)
     is_wrong = name.provider not in LOCAL_PROVIDERS and is_misspelled(name.bare)
-    return _similar.get(model, () if is_wrong else None)
+    unknown = () if is_wrong else None
+    return unknown if _current is None else _similar.get((_current, model), unknown)
 
 
-def _similar_models(model: str) -> tuple[str, ...] | None:
-    name = parse(model)
+def _find_similar(catalogue: Catalogue, model: str) -> tuple[str, ...] | None:
+    name, names = parse(model), _all_names(catalogue)
     bare = without_date(name.bare)[:_LONG]
-    if name.provider in LOCAL_PROVIDERS or name.bare in _all_names():
+    if name.provider in LOCAL_PROVIDERS or name.bare in names:
         return None
     is_typo = is_misspelled(name.bare)
     if not is_typo:
-        is_newer = _DIGITS.sub("", bare) in {_DIGITS.sub("", one) for one in _all_names()}
+        is_newer = _DIGITS.sub("", bare) in {_DIGITS.sub("", one) for one in names}
         if is_newer or published_window(bare) or window_of(model):
             return None
     import difflib
 
-    similar = tuple(difflib.get_close_matches(bare, _all_names(), 2, _NEAR))
+    similar = tuple(difflib.get_close_matches(bare, names, 2, _NEAR))
     if is_typo and not similar:
-        similar = tuple(difflib.get_close_matches(bare, _all_names(), 2, _FAR))
+        similar = tuple(difflib.get_close_matches(bare, names, 2, _FAR))
     is_family = generation_of(model) != UNKNOWN
     return None if is_family and not similar else similar
 
 
-@cache
-def _all_names() -> list[str]:
-    warm()
-    return sorted({parse(model.id).bare for provider in providers() for model in provider.models})
+@lru_cache(maxsize=2)
+def _all_names(catalogue: Catalogue) -> list[str]:
+    return sorted(
+        {parse(one.id).bare for provider in catalogue.providers for one in provider.models}
+    )
 
 
 def prompt_limit_of(model: str) -> int | None:
@@ -283,9 +338,9 @@ def _lookup_candidates(model: str) -> Iterator[tuple[str | None, str]]:
     yield "openrouter", name.host_id
 
 
-def _window_at(provider: str | None, reference: str) -> int | None:
+def _window_at(catalogue: Catalogue, provider: str | None, reference: str) -> int | None:
     try:
-        _found, info = _prices.find_provider_model(reference, None, provider, None)
+        _found, info = catalogue.prices.find_provider_model(reference, None, provider, None)
     except Exception:  # the library raises LookupError and other errors for unknown models
         return None
     window = info.context_window
@@ -296,18 +351,23 @@ def usual_window(bare: str) -> int | None:
     """Return the context window that providers list most often for a model, or None.
 
     If several windows are equally common, the smallest is returned. If no provider lists the
-    model, the window that its vendor publishes is returned.
+    model, the window that its vendor publishes is returned. The first call loads the price list.
     """
-    windows = _windows_by_name().get(bare) or _windows_by_name().get(without_date(bare))
+    return _usual_window(current(), bare)
+
+
+def _usual_window(catalogue: Catalogue, bare: str) -> int | None:
+    known = _windows_by_name(catalogue)
+    windows = known.get(bare) or known.get(without_date(bare))
     if not windows:
         return published_window(without_date(bare)) or published_window(bare)
     return max(sorted(set(windows)), key=windows.count)
 
 
-@cache
-def _windows_by_name() -> dict[str, list[int]]:
+@lru_cache(maxsize=2)
+def _windows_by_name(catalogue: Catalogue) -> dict[str, list[int]]:
     index: dict[str, list[int]] = {}
-    for provider in providers():
+    for provider in catalogue.providers:
         for model in provider.models:
             if model.context_window:
                 index.setdefault(parse(model.id).bare, []).append(model.context_window)

@@ -151,15 +151,22 @@ class Services(SharedServices):
             for workspace in self.roots
         ]
 
-    async def load_prices(self) -> None:
-        """Load context windows and prices on a worker thread. This takes almost a second."""
-        await self.workers.run(catalogue.warm)
+    async def load_prices(self) -> bool:
+        """Load context windows and prices, unless the current price list is in use.
+
+        This takes almost a second on a worker thread. Returns whether another list is in use now.
+        """
+        is_new = await self.workers.run(catalogue.refresh)
+        if is_new:
+            self.windows.forget_all()
+            await self.workers.run(self.state.refresh_prices)
         self.windows.ready = True
         for workspace in self.roots:
             settings = workspace.settings
             own = {rule.budget.model for rule in workspace.rules.all if rule.budget.model}
             for model in own | {workspace.model, workspace.budget_model}:
                 await self.counts.load_window_and_price(model, settings)
+        return is_new
 
     def known_sessions(self, workspace: Workspace) -> SessionRegistry | None:
         """Return a workspace's session registry, or None if it has not been created yet."""

@@ -52,6 +52,13 @@ class State:
                 book = self._books[settings.prices] = CostBook(self.folder, settings.prices)
             return book
 
+    def refresh_prices(self) -> None:
+        """Replace the prices that ledgers have from an earlier price list. This function blocks."""
+        with self._lock:
+            books = [*self._books.values()]
+        for book in books:
+            book.prices.fingerprint()
+
     def estimate(self, model: str, tokens: int, settings: Settings) -> Decimal | None:
         """Return the price of uncached input in USD, or None if it is unknown."""
         return self.book(settings).estimate(model, tokens)

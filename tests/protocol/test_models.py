@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.agents.claude import MODEL, ClaudeHome, everyday
+from sidecar.config.paths import STORED_LIST, state_dir
 from sidecar.config.settings import DEFAULT_MODEL
+from sidecar.models import catalogue
 from sidecar.models.catalogue import provider_of
 from tests.protocol.client import URI, Client, RpcError, edit
 from tests.truth import truth
+from tests.unit.cost_calls import price_list_of
 from tests.unit.endpoints_fake_server import llamacpp
 
 LINES = "".join(f"line number {n}\n" for n in range(200))
@@ -61,6 +66,39 @@ async def test_window_is_sent_once_the_catalogue_is_loaded(client: Client) -> No
     count = await client.count(model="gpt-4o")
     assert (count["limit"], count["percent"]) == (128_000, 0)
     client.ignore("status/update")
+
+
+async def test_another_process_downloads_a_newer_list(
+    bare: Client, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    stored = state_dir() / STORED_LIST
+    request.addfinalizer(catalogue.refresh)  # the list is shared by all tests in this process
+    request.addfinalizer(partial(stored.unlink, missing_ok=True))
+    (tmp_path / ".token-sidecar.toml").write_text('model = "gpt-9"\n')
+    await bare.initialize(root=tmp_path.as_uri())
+    uri = (tmp_path / "doc.md").as_uri()
+    bare.open(LINES, uri)
+    await bare.server.services.load_prices()
+    stored.parent.mkdir(exist_ok=True)
+    for window, price in ((54_321, 7), (65_432, 8)):
+        (provider,) = price_list_of(**{"gpt-9": {"input_mtok": price}})
+        provider |= {"id": "openai", "name": "OpenAI"}
+        provider["models"][0]["context_window"] = window
+        written = stored.with_suffix(".new")
+        written.write_text(json.dumps([provider]))
+        written.replace(stored)
+        shown = f"{window:,} tokens (from the model catalogue)"
+
+        def is_shown(status: Any, shown: str = shown) -> bool:
+            return shown in status["document"]["tooltip"]
+
+        await bare.take("status/update", is_shown)
+        count = await bare.count(uri)
+        assert count["limit"] == window
+        assert count["inputCostUsd"] == pytest.approx(count["tokens"] * price / 1e6)
+        listed = await bare.request("models/list", {"query": "gpt-9", "choices": True})
+        assert [one["id"] for one in listed] == ["gpt-9"]
+    bare.ignore("status/update")
 
 
 async def test_a_setting_caps_the_window(bare: Client, tmp_path: Path) -> None:

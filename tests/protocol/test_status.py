@@ -209,6 +209,7 @@ async def test_status_without_a_document_follows_the_settings(
     assert "%" not in update["text"]
     assert update["text"].endswith(part)
     assert bool(update["text"]) is bool(part)
+    bare.ignore("status/update")
 
 
 async def start_with_conversation(
@@ -291,6 +292,20 @@ async def test_todays_costs_are_reset_at_midnight(midnight_is_near: None, client
     assert shown["cost"]["text"] == "$0.00 today"
     assert "| Today | $0.00 in all workspaces |" in shown["cost"]["tooltip"]
     assert "| This workspace | $1.00 in total |" in shown["cost"]["tooltip"]
+    client.ignore("status/update")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot change the zone of a process")
+async def test_a_day_whose_calls_have_no_price_ends_at_midnight(
+    midnight_is_near: None, client: Client
+) -> None:
+    """What was spent today is unknown, and not shown, until the day is over."""
+    usage = {"prompt_tokens": 400_000, "completion_tokens": 0}
+    long_ago = (datetime.now(UTC) - timedelta(days=3)).isoformat()
+    await client.request("cost/record", {"model": "no-price", "usage": usage})
+    await client.request("cost/record", {"model": "gpt-4o", "usage": usage, "at": long_ago})
+    shown = await client.take("status/update", lambda status: bool(status["cost"]), seconds=20)
+    assert shown["cost"]["text"] == "$0.00 today"
     client.ignore("status/update")
 
 

@@ -12,10 +12,9 @@ import pytest
 from sidecar.counting.model_list import search
 from sidecar.models.catalogue import (
     billing_provider,
-    providers,
+    current,
     similar_if_known,
     similar_models,
-    warm,
 )
 from sidecar.models.names import is_misspelled, parse
 from tests.cases import read_rows
@@ -53,8 +52,7 @@ def test_search_lists_everything_without_a_query() -> None:
 
 
 def test_no_listed_model_is_taken_for_a_misspelling() -> None:
-    warm()
-    listed = {model.id for provider in providers() for model in provider.models}
+    listed = {model.id for provider in current().providers for model in provider.models}
 
     assert len(listed) > 1000
     assert [name for name in listed if is_misspelled(parse(name).bare)] == []

@@ -83,10 +83,9 @@ def test_published_windows_agree_with_the_list() -> None:
 
     This test checks them against models that are in the list.
     """
-    catalogue.warm()
     listed = [
         (model.id, parse(model.id).bare, model.context_window)
-        for provider in catalogue.providers()
+        for provider in catalogue.current().providers
         for model in provider.models
         if provider.id in MAKERS and model.context_window
     ]
@@ -138,10 +137,9 @@ def test_every_listed_model_has_a_window() -> None:
     Models that have no context window, such as image and speech models, are listed in the
     fixture instead.
     """
-    catalogue.warm()
     unknown = {
         f"{provider.id}/{model.id}"
-        for provider in catalogue.providers()
+        for provider in catalogue.current().providers
         for model in provider.models
         if not (model.context_window or usual_window(parse(model.id).bare))
     }

@@ -17,9 +17,10 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from sidecar.config.paths import LEDGER_FILES
+from sidecar.config.paths import LEDGER_FILES, STORED_LIST
 from sidecar.config.settings import Settings, Team
 from sidecar.errors import SidecarError
+from sidecar.models import catalogue
 from sidecar.project.file_watcher import Changes, FileWatcher, FollowedPaths
 from sidecar.server.protocol import Encoded, Feature
 from sidecar.tasks import Scheduler, backoff
@@ -255,6 +256,8 @@ class CallPricing(Feature):
         repricing = await self._services.workers.run(
             partial(import_module, "sidecar.cost.repricing")
         )
+        if await self._services.load_prices():  # another process has downloaded a new list
+            self._services.publish(Event("settings"))
         ledger, stop = self._services.spending(workspace).book.ledger, threading.Event()
         self._stop = stop
         async with self._show_progress("Computing costs", stop) as report:
@@ -329,9 +332,10 @@ class CostSums(Feature):
         self._services.update_costs(workspace, await self._services.workers.run(work))
 
     def _watch_files(self) -> None:
-        """Watch the ledger for calls recorded by other processes, and git for checkouts."""
+        """Watch the ledger and the price list for changes elsewhere, and git for checkouts."""
         folders = tuple(str(root.path) for root in self._services.roots if root.path is not None)
-        ledger = tuple(str(self._services.state.folder / name) for name in LEDGER_FILES)
+        state = self._services.state.folder
+        ledger = tuple(str(state / name) for name in (*LEDGER_FILES, STORED_LIST))
         self._followed.follow(
             "ledger", folders, lambda: (*ledger, *_head_files(folders)), self._files_changed
         )
@@ -340,7 +344,7 @@ class CostSums(Feature):
         self._scheduler.schedule(("ledger",), SUM_SECONDS, self._read_changed_ledger)
         if changes is None or any(os.path.basename(path) == "HEAD" for path in changes):
             for workspace in self._services.roots:
-                if workspace.costs.sums.today is not None:
+                if workspace.costs.sums.calls:
                     self._add_up_soon(workspace)
 
     async def _read_changed_ledger(self) -> None:
@@ -359,11 +363,14 @@ class CostSums(Feature):
 
 
 def _has_changed(spendings: list[Spending]) -> bool:
-    """Return whether another process has written to any of the ledgers. Raises LedgerError."""
+    """Return whether another process has written to a ledger or downloaded new prices.
+
+    Raises LedgerError.
+    """
     ledgers = {spending.book.ledger for spending in spendings}
     # Do not stop at the first change, because each check resets the state of one ledger.
     changed = [ledger.changed_elsewhere() for ledger in ledgers]
-    return any(changed)
+    return any(changed) or catalogue.is_outdated()
 
 
 def _head_files(folders: Iterable[str]) -> list[str]:

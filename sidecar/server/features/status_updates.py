@@ -225,7 +225,7 @@ class TimedUpdates(Feature):
             self._services.publish(Event("calls", workspace))
 
     def _spending_workspaces(self) -> list[Workspace]:
-        return [root for root in self._services.roots if root.costs.sums.today is not None]
+        return [root for root in self._services.roots if root.costs.sums.calls]
 
 
 def _next_midnight(now: datetime) -> datetime:
