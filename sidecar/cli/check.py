@@ -135,16 +135,18 @@ def check(
 
 def _print_branch_cost(root: Path) -> None:
     """Print the cost of the branch that is checked out, as Markdown, or warn if it has none."""
-    from sidecar.cli.ledger_updates import open_ledger, update_ledger
+    from sidecar.cli.ledger_updates import open_ledger, update_ledger, warn_of_unread
     from sidecar.workspace.spending import branch_cost
     from sidecar.workspace.views import format_branch_cost
 
     with open_ledger() as (book, loaded):
-        update_ledger(book, loaded.settings, root)
+        unread = update_ledger(book, loaded.settings, root)
         cost = branch_cost(book, root)
-    if text := format_branch_cost(cost):
-        echo(f"\nThis branch has cost {text}.")
-    elif cost is None:
+    if cost is None:
         warn("the cost of the branch is unknown, because no git branch is checked out")
+        return
+    warn_of_unread(unread)
+    if text := format_branch_cost(cost, is_unread=unread is not None):
+        echo(f"\nThis branch has cost {text}.")
     else:
         warn("no calls are recorded on the git branch that is checked out")

@@ -19,6 +19,7 @@ from sidecar.cli.ledger_updates import (
     try_to_update_costs,
     update_ledger,
     updated_book,
+    warn_of_unread,
 )
 from sidecar.cli.output import (
     flush_output,
@@ -371,7 +372,7 @@ def profile(root: Path, days: int, output: Path | None, as_json: bool) -> None:
     from sidecar.workspace.spending import profile_workspace
 
     with open_ledger() as (book, loaded):
-        update_ledger(book, loaded.settings, root)
+        warn_of_unread(update_ledger(book, loaded.settings, root))
         found = profile_workspace(book, root, days)
     if as_json:
         print_json(found)
@@ -401,7 +402,7 @@ def files(root: Path, since: str | None, until: str | None, as_json: bool) -> No
     from sidecar.cli.sessions_view import SessionsView
 
     with open_ledger() as (book, loaded):
-        update_ledger(book, loaded.settings, root)
+        warn_of_unread(update_ledger(book, loaded.settings, root))
     with exit_on_errors(), SessionsView(root) as view:
         # The problems in the user's own configuration have already been printed.
         has_errors = print_problems(

@@ -33,6 +33,12 @@ def update_ledger(book: CostBook, settings: Settings, workspace: Path | None) ->
     return unread
 
 
+def warn_of_unread(unread: Unread | None) -> None:
+    """Warn if the ledger lacks calls, given what `update_ledger` returns."""
+    if unread is not None:
+        warn(NOT_ALL_READ.format(local_time_text(unread.before)))
+
+
 @contextmanager
 def updated_book(
     book: CostBook, settings: Settings, workspace: Path | None, also: Sequence[Path]
@@ -49,9 +55,7 @@ def updated_book(
     """
     from sidecar.cost.export import merge_ledgers, named_files
 
-    unread = update_ledger(book, settings, workspace)
-    if unread is not None:
-        warn(NOT_ALL_READ.format(local_time_text(unread.before)))
+    warn_of_unread(update_ledger(book, settings, workspace))
     files = named_files(also, settings.ledger)
     if not files:
         yield book

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 import msgspec
 
-from sidecar.cli.ledger_updates import exit_on_errors, open_ledger, update_ledger
+from sidecar.cli.ledger_updates import exit_on_errors, open_ledger, update_ledger, warn_of_unread
 from sidecar.cli.output import print_json, print_lines, print_problems, warn
 from sidecar.text.printable import counted
 
@@ -240,7 +240,7 @@ def ship(once: bool, follow: bool, dry_run: bool, since: str | None, as_json: bo
         if queue is None:
             warn("no collector is configured; set [ledger] otel-endpoint in your own configuration")
             sys.exit(2)
-        update_ledger(book, settings, None)
+        warn_of_unread(update_ledger(book, settings, None))
         if dry_run:
             _print_records(queue)
             return

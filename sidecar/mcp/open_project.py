@@ -25,7 +25,6 @@ from sidecar.cost.context_costs import BranchCost, SpendingSums
 from sidecar.cost.repricing import price_calls
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.known_agents import all_agents
-from sidecar.models import catalogue
 from sidecar.tasks import SharedTasks, backoff
 from sidecar.text.printable import shorten
 from sidecar.workspace.footprint_report import AgentFootprint, FootprintParams
@@ -34,7 +33,7 @@ from sidecar.workspace.services import Services
 from sidecar.workspace.usage_details import add_details
 from sidecar.workspace.workspace import Workspace
 
-BEING_READ = "Some of the session's calls have not been read yet. Ask again later for the cost."
+BEING_READ = "Some calls have not been read yet, so costs may be too low. Ask again later."
 HISTORY_SECONDS = 3.0
 """Maximum number of seconds that an answer waits while an agent's past calls are read. After that,
 reading continues in the background.
@@ -280,7 +279,7 @@ class Project:
         session = sessions.find(found.row.id)
         if session is None:
             raise SidecarError("the session has just been deleted")
-        await services.workers.run(catalogue.warm)
+        await services.load_prices()
         await services.counts.load_window_and_price(
             sessions.usage(session).model or workspace.model, workspace.settings
         )
@@ -303,27 +302,27 @@ class Project:
         """
         services = self.services
         is_complete = await self._read_calls()
-        await services.workers.run(catalogue.warm)
+        await services.load_prices()
         spending = services.spending(self.workspace)
         spent = await services.workers.run(partial(spending.spent, found.row.id))
         return spent, None if is_complete else BEING_READ
 
-    async def branch_cost(self, found: FoundSession) -> BranchCost | None:
-        """Return the cost of the git branch that is checked out, or None if it is unknown.
+    async def recorded_branch_cost(self, found: FoundSession) -> BranchCost | None:
+        """Return the cost of the branch that the session's agent recorded last.
 
-        Without git, the branch is the one that the session's agent recorded last.
+        Returns None with git, whose branch is among the sums of `spent`, or if none was recorded.
 
         Raises:
             LedgerError: The ledger cannot be read.
         """
         services = self.services
         spending = services.spending(self.workspace)
-        branch = await services.workers.run(spending.branch_at)
-        if branch is None:
-            own = services.sessions(self.workspace).find(found.row.id)
-            recorded = own.branch if isinstance(own, StoredSession) else None
-            branch = "" if recorded in (None, DETACHED) else recorded
-        return await services.workers.run(partial(spending.branch_cost, branch))
+        own = services.sessions(self.workspace).find(found.row.id)
+        recorded = own.branch if isinstance(own, StoredSession) else None
+        has_git = await services.workers.run(spending.branch_at) is not None
+        if has_git or recorded in (None, DETACHED):
+            return None
+        return await services.workers.run(partial(spending.branch_cost, recorded))
 
     async def footprint(self, caller: Caller) -> AgentFootprint | None:
         """Return what the caller sends before the first word, or None if it is unknown."""

@@ -272,13 +272,15 @@ class Tools:
         notes = [*_doubts(found, call.caller), *([problem] if problem else [])]
         caps = project.workspace.settings.cost
         session, lines = spent.sessions[found.row.id].total, list[str]()
-        is_partial = found.row.source in lower_bound_agents() or problem is not None
+        is_read = problem is None
+        is_whole_session = session.whole and found.row.source not in lower_bound_agents()
         data: dict[str, Any] = {}
-        for span, label, caps_prefix, usd, is_whole in (
-            ("session", "Session", "session_", session.usd, session.whole and not is_partial),
+        for span, label, caps_prefix, usd, has_all_costs in (
+            ("session", "Session", "session_", session.usd, is_whole_session),
             ("project", "Project", "workspace_", spent.workspace, "workspace" not in spent.partial),
             ("today", "Today, all projects", "", spent.today, "day" not in spent.partial),
         ):
+            is_whole = has_all_costs and is_read
             line = f"{label}: {cost_text(usd, is_partial=not is_whole)}"
             amounts: dict[str, Any] = {"usd": None if usd is None else float(usd)}
             if usd is not None and not is_whole:
@@ -289,12 +291,13 @@ class Tools:
                     amounts[f"{name}CapUsd"] = float(cap)
             lines.append(line)
             data[span] = amounts
-        branch = await project.branch_cost(found) if problem is None else None
+        branch = spent.branch_cost or await project.recorded_branch_cost(found)
         if branch is not None and branch.calls:
-            lines.append(f"Branch {branch.name}: {format_branch_cost(branch)}")
+            cost = format_branch_cost(branch, is_unread=not is_read)
+            lines.append(f"Branch {branch.name}: {cost}")
             data["branch"] = {
                 "name": branch.name, "sessions": branch.sessions, "usd": branch.cost_usd
-            } | ({"isLowerBound": True} if branch.partial else {})  # fmt: skip
+            } | ({} if is_read and not branch.partial else {"isLowerBound": True})  # fmt: skip
         data = _without_nulls(data)
         text, _ = await self._shorten([*lines, *notes])
         return Answer(text, data | ({"notes": notes} if notes else {}))

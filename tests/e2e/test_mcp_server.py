@@ -1,4 +1,7 @@
-"""Tests `token-sidecar mcp` with the MCP SDK's client, in both versions of the protocol."""
+"""Tests `token-sidecar mcp` with the MCP SDK's client, in both versions of the protocol.
+
+Most tests run the server in this process, because a process for each takes longer than the test.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ import asyncio
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,9 +25,13 @@ from mcp.client.stdio import StdioServerParameters
 from pydantic import FileUrl
 
 from benchmarks.agents.claude import ClaudeHome
+from sidecar.agents.session_index import LOCK_NAME
 from sidecar.config.paths import config_file, state_dir
+from sidecar.config.safe_files import make_folder
 from sidecar.cost.ledger import FILE_NAME
 from sidecar.counting.tokenizer_choice import Tokenizers
+from sidecar.mcp.mcp_server import create_server
+from sidecar.mcp.open_project import BEING_READ
 from sidecar.mcp.schemas import TOOLS, describe_tools
 
 PROGRAM = str(Path(sys.executable).with_name("token-sidecar"))
@@ -32,11 +40,18 @@ ERAS = pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
 
 @asynccontextmanager
 async def connected(
-    project: Path, era: str = "legacy", client: str = "test", roots: list[Path] | None = None
+    project: Path,
+    era: str = "legacy",
+    client: str = "test",
+    roots: list[Path] | None = None,
+    *,
+    in_process: bool = True,
 ) -> AsyncIterator[Client]:
-    server = StdioServerParameters(
+    """Connect a client to a server in this process, or to `token-sidecar mcp`."""
+    command = StdioServerParameters(
         command=PROGRAM, args=["mcp"], cwd=project, env={**os.environ, "HOME": str(project.parent)}
     )
+    server = create_server(project) if in_process else command
 
     async def list_roots(context: Any) -> types.ListRootsResult:
         return types.ListRootsResult(
@@ -148,7 +163,7 @@ def test_the_schemas_take_at_most_300_tokens() -> None:
 
 @ERAS
 async def test_the_tools_are_listed_as_read_only(project: Path, era: str) -> None:
-    async with connected(project, era) as client:
+    async with connected(project, era, in_process=False) as client:
         listed = (await client.list_tools()).tools
     assert {tool.name for tool in listed} == set(TOOLS)
     for tool in listed:
@@ -165,7 +180,7 @@ async def test_the_tools_are_listed_as_read_only(project: Path, era: str) -> Non
 async def test_files_folders_and_texts_have_the_counts_of_the_count_command(
     project: Path, era: str
 ) -> None:
-    async with connected(project, era) as client:
+    async with connected(project, era, in_process=False) as client:
         file = await client.call_tool("count_tokens", {"path": "docs/a.md"})
         folder = await client.call_tool("count_tokens", {"path": "."})
         text = await client.call_tool("count_tokens", {"text": "hello world"})
@@ -210,7 +225,7 @@ async def test_budgets_that_are_nearly_used_up_are_not_called_exceeded(project: 
 
 
 async def test_budgets_are_those_of_the_check_command(project: Path) -> None:
-    async with connected(project) as client:
+    async with connected(project, in_process=False) as client:
         result = await client.call_tool("check_budgets", {})
         within = await client.call_tool("check_budgets", {"paths": ["docs"]})
     report = await printed(project, "check", "--json", ".")
@@ -228,19 +243,17 @@ async def test_a_linked_file_has_the_budget_of_its_path(project: Path, is_absolu
     )
     (project / "linked.md").symlink_to("docs/a.md")
     (project / "l").symlink_to("docs", target_is_directory=True)
-    for path in ("linked.md", "l/a.md", "docs/../linked.md"):
-        named = str(project / path) if is_absolute else path
-        report = await printed(project, "check", "--json", named)
-        (finding,) = report["files"][0]["findings"]
-        async with connected(project) as client:
+    async with connected(project) as client:
+        for path in ("linked.md", "l/a.md", "docs/../linked.md"):
+            named = str(project / path) if is_absolute else path
+            report = await printed(project, "check", "--json", named)
+            (finding,) = report["files"][0]["findings"]
             result = await client.call_tool("check_budgets", {"paths": [named]})
             size = await client.call_tool("count_tokens", {"path": named})
-        (found,) = data_of(result)["findings"]
-        assert (found["path"], found["tokens"]) == (
-            path.removeprefix("docs/../"),
-            finding["tokens"],
-        )
-        assert data_of(size)["tokens"] == finding["tokens"]
+            (found,) = data_of(result)["findings"]
+            shown = path.removeprefix("docs/../")
+            assert (found["path"], found["tokens"]) == (shown, finding["tokens"])
+            assert data_of(size)["tokens"] == finding["tokens"]
 
 
 BAD_CALLS: list[tuple[str, dict[str, Any], str]] = [
@@ -263,7 +276,7 @@ async def test_bad_calls_are_errors_and_the_server_keeps_running(project: Path) 
     (project.parent / "secret").write_text("secret words")
     (project / "link").symlink_to(project.parent / "secret")
     os.mkfifo(project / "pipe")
-    async with connected(project) as client:
+    async with connected(project, in_process=False) as client:
         for tool, arguments, message in BAD_CALLS:
             refused = await client.call_tool(tool, arguments)
             assert refused.is_error, arguments
@@ -390,7 +403,7 @@ async def test_spend_has_the_costs_of_usage_and_the_caps(project: Path, home: Cl
     session, other = home.session(project), home.session(project)
     add_reply(home, other)
     add_reply(home, session)
-    async with connected(project, client="claude-code") as client:
+    async with connected(project, client="claude-code", in_process=False) as client:
         result = await client.call_tool("spend", {})
         usage = data_of(await client.call_tool("context_usage", {}))
     found = data_of(result)
@@ -400,6 +413,22 @@ async def test_spend_has_the_costs_of_usage_and_the_caps(project: Path, home: Cl
     assert "soft cap $2.00" in text_of(result)
     assert "hard cap $70.00" in text_of(result)
     assert 0 < usage["tokensUntilCompaction"] < usage["limit"] - usage["tokens"]
+
+
+async def test_spending_is_a_lower_bound_while_another_process_reads_calls(
+    project: Path, home: ClaudeHome
+) -> None:
+    unread = home.session(project)
+    unread.reply()
+    os.utime(unread.path, (0, 0))
+    home.session(project).reply()
+    make_folder(state_dir())
+    with closing(sqlite3.connect(state_dir() / LOCK_NAME, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        async with connected(project, client="claude-code") as client:
+            found = data_of(await client.call_tool("spend", {}))
+    assert all(found[span]["isLowerBound"] for span in ("session", "project", "today"))
+    assert found["notes"] == [BEING_READ]
 
 
 async def test_spend_adds_up_the_sessions_on_the_callers_branch(
@@ -457,7 +486,7 @@ async def test_an_unreadable_ledger_is_reported(project: Path, home: ClaudeHome)
     ledger = state_dir() / FILE_NAME
     ledger.parent.mkdir(parents=True)
     ledger.write_bytes(b"not a database" * 999)
-    async with connected(project, client="claude-code") as client:
+    async with connected(project, client="claude-code", in_process=False) as client:
         found = data_of(await client.call_tool("context_usage", {}))
         shown = text_of(await client.call_tool("context_usage", {}))
     assert found["tokens"] == home.truth.context[session.id]
@@ -470,7 +499,7 @@ async def test_an_unreadable_ledger_is_reported(project: Path, home: ClaudeHome)
 async def test_a_cancelled_call_leaves_the_server_usable(project: Path) -> None:
     for number in range(3_000):
         (project / f"{number}.md").write_text("some words here\n" * 200)
-    async with connected(project) as client:
+    async with connected(project, in_process=False) as client:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(client.call_tool("token_map", {}), 0.15)
         alive = await client.call_tool("count_tokens", {"text": "hello world"})

@@ -179,7 +179,8 @@ async def test_files_show_which_session_made_a_call(
 ) -> None:
     truth, caller = CALLERS[client](tmp_path, root)
     assert len(set(truth.context.values())) == len(truth.context) > 1
-    async with connected(root, client=client) as connection:
+    # A process, because the files of two agents name the process that started the MCP server.
+    async with connected(root, client=client, in_process=False) as connection:
         answer = await connection.call_tool("context_usage", {})
     assert data_of(answer)["tokens"] == truth.context[caller]
     assert "running session" not in text_of(answer)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -15,6 +17,8 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
+from benchmarks.agents.claude import ClaudeHome
+from sidecar.agents.session_index import LOCK_NAME
 from sidecar.budgets.check_report import (
     START,
     FileReport,
@@ -157,6 +161,20 @@ def test_markdown_can_end_with_what_the_branch_has_cost(repository: Path) -> Non
     wrong = run("--branch-cost")
     assert wrong.exit_code == 2
     assert "--branch-cost requires --format markdown" in wrong.stderr
+
+
+def test_the_cost_of_a_branch_is_a_lower_bound_while_calls_are_unread(
+    repository: Path, tmp_path: Path
+) -> None:
+    with closing(CostBook(state_dir())) as book:
+        place = {"workspace": repository.as_uri(), "session": "a", "branch": "main"}
+        book.ledger.record(call_of("claude-code", tokens=2_000_000, **place))
+    ClaudeHome(tmp_path / "home" / ".claude").session(repository).reply()
+    with closing(sqlite3.connect(state_dir() / LOCK_NAME, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")  # another process reads the session's file
+        result = run("--format", "markdown", "--branch-cost")
+    assert result.stdout.endswith("\n\nThis branch has cost ≥$2.50 (1 session).\n")
+    assert "may be missing" in result.stderr
 
 
 def test_without_known_calls_each_agent_has_a_sentence_without_a_price(repository: Path) -> None:

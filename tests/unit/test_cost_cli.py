@@ -100,7 +100,10 @@ def test_filters_without_matching_calls() -> None:
     assert result.output.startswith("No calls match")
 
 
-@pytest.mark.parametrize("command", [(), ("--json",), ("export",)])
+@pytest.mark.parametrize(
+    "command",
+    [(), ("--json",), ("export",), ("files",), ("profile", "--json"), ("ship", "--dry-run")],
+)
 def test_a_report_that_lacks_a_session_file_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
