@@ -157,6 +157,9 @@ class AgentSessions:
         if sources is not None:
             read = partial(SessionReader.read_all, max_bytes=max_bytes)
             sessions = await self._read(workspace, known, sources, read, since=None)
+        if known is not self.known(workspace):  # the settings have changed meanwhile
+            await self.find_all_sessions(workspace, max_bytes)
+            return
         known.is_listed = known.is_listed or max_bytes is None
         self._sessions_of(workspace).set_older_agent_sessions(sessions)
         since = datetime.now(UTC) - RECENT
@@ -233,6 +236,8 @@ class AgentSessions:
     def _set_recent(
         self, workspace: Workspace, known: KnownStores, sessions: Collection[StoredSession]
     ) -> None:
+        if known is not self.known(workspace):
+            return  # the settings have changed meanwhile, so the watcher reads all again
         earlier, known.recent = known.recent, frozenset(session.id for session in sessions)
         if not earlier <= known.recent:  # a recent session is now old or deleted
             known.is_listed = False
