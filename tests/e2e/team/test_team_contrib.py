@@ -7,8 +7,10 @@ import json
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -228,9 +230,22 @@ def test_a_users_rows_can_be_found_and_deleted(store: ClickHouse) -> None:
         "WHERE user = {user:String}",
         user=user,
     )
-    for statement in script.replace("HASH", user).split(";\n"):
-        if statement.strip():
-            store.run(statement.strip() + " SETTINGS mutations_sync = 1" if "DELETE" in statement else statement)  # fmt: skip
+    is_deleted = threading.Event()
+
+    def refresh() -> None:
+        """Refresh the sums all the time. A store does it every minute."""
+        while not is_deleted.is_set():
+            store.run("SYSTEM REFRESH VIEW llm.refresh_daily")
+
+    with ThreadPoolExecutor(1) as pool:
+        refreshes = pool.submit(refresh)
+        try:
+            for statement in script.replace("HASH", user).split(";\n"):
+                if statement.strip():
+                    store.run(statement.strip())
+        finally:
+            is_deleted.set()
+        refreshes.result()
     for table in ("otel.otel_logs WHERE ResourceAttributes['user.hash']", "llm.calls WHERE user", "llm.daily WHERE user", "llm.daily_sums WHERE user", "llm.prompt_files WHERE user"):  # fmt: skip
         assert store.rows(f"SELECT count() FROM {table} = '{user}'") == [["0"]]  # noqa: S608
     assert store.rows("SELECT uniq(user) FROM llm.daily") == [["2"]]
