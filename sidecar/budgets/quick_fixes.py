@@ -240,11 +240,7 @@ def move_fix(
 
 
 def drop_fix(text: str, finding: Finding, counter: TextCounter) -> Fix | None:
-    """Return a fix that removes a section.
-
-    If the finding is about a section, this section is removed. Otherwise, the smallest section
-    whose removal is sufficient is removed.
-    """
+    """Return a fix that removes the finding's section, or the smallest one that is enough."""
     if finding.kind == "section":
         tokens = tokens_text(finding.tokens, finding.method)
         start, end, title = finding.scope_start, finding.scope_end, finding.section or ""

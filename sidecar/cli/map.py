@@ -253,7 +253,7 @@ def _write_page(found: MapReport, path: str, footprint: str) -> None:
         warn(f"the treemap requires additional packages; {how_to_install('treemap')}")
         sys.exit(2)
     always = [(file.path, file.number, first_names(file.agents)) for file in found.prompt_files]
-    page = treemap_page(found.folder, _head(found), found.entries, always, footprint)
+    page = _treemap_page(found.folder, _head(found), found.entries, always, footprint)
     write_page(page, path)
 
 
@@ -262,7 +262,7 @@ class _Area(NamedTuple):
     height: float
 
 
-def treemap_page(
+def _treemap_page(
     folder: str,
     head: str,
     entries: Sequence[MapEntry],

@@ -1,6 +1,6 @@
 """A conversation with an AI model as a value, its edits, and how it is saved.
 
-What is saved are ids, token counts and times, but no text.
+Ids, token counts and times are saved, but no text.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def day_name(day: int) -> str:
     return (EPOCH + timedelta(days=day)).isoformat()
 
 
-def week_name(day: int) -> str:
+def _week_name(day: int) -> str:
     """Format the ISO week of a day, such as `2026-W47`."""
     year, week, _ = (EPOCH + timedelta(days=day)).isocalendar()
     return f"{year}-W{week:02}"
@@ -109,7 +109,7 @@ def week_name(day: int) -> str:
 
 SPANS: Mapping[str, Callable[[int], str]] = {
     "day": day_name,
-    "week": week_name,
+    "week": _week_name,
     "month": lambda day: day_name(day)[:7],
 }
 """Maps each unit of time to a function that returns the name of the one that contains a day."""

@@ -180,7 +180,7 @@ class AgentCall(NamedTuple):
         return self.session[1]
 
 
-def read_agent_calls(
+def _read_agent_calls(
     connection: sqlite3.Connection, scope: Scope, kinds: Mapping[int, tuple[str, str, str, str]]
 ) -> Iterator[AgentCall]:
     """Yield the agents' calls in scope, oldest first.
@@ -226,7 +226,7 @@ def profile_usage(ledger: Ledger, scope: Scope, days: int) -> UsageProfile:
     begun: set[tuple[str, str]] = set()
     with ledger.reader() as connection:
         kinds = kinds_in(connection)
-        for call in read_agent_calls(connection, scope, kinds):
+        for call in _read_agent_calls(connection, scope, kinds):
             provider, model, _category, tier = kinds[call.kind]
             key = call.agent, (model, provider, tier)
             sessions[key] += not call.is_subagents and call.session not in begun
@@ -326,7 +326,7 @@ def group_calls(
     with ledger.reader() as connection:
         kinds = kinds_in(connection)
         tariffs = {number: prices.tariff(kind[1], kind[0]) for number, kind in kinds.items()}
-        for call in read_agent_calls(connection, scope, kinds):
+        for call in _read_agent_calls(connection, scope, kinds):
             tariff, tier = tariffs[call.kind], kinds[call.kind][3]
             moment = datetime.fromtimestamp(call.at_ms / 1000, UTC)
             unit = None if tariff is None else tariff.prices(moment, tier, call.prompt)

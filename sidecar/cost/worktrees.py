@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 def with_known_worktrees(connection: sqlite3.Connection, folders: Iterable[str]) -> tuple[str, ...]:
     """Return folders, and all former and current worktrees of their repositories."""
-    folders, rows = tuple(folders), worktree_rows(connection)
+    folders, rows = tuple(folders), _worktree_rows(connection)
     repositories = {repository for folder, repository in rows if folder in folders}
     others = (folder for folder, repository in rows if repository in repositories)
     return tuple(dict.fromkeys((*folders, *others)))
 
 
-def worktree_rows(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+def _worktree_rows(connection: sqlite3.Connection) -> list[tuple[str, str]]:
     """Return the folder and the repository of each known worktree."""
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'worktree'").fetchone():
         return []
@@ -47,7 +47,7 @@ def unsaved_worktrees(
     connection: sqlite3.Connection, worktrees: Mapping[str, str]
 ) -> list[tuple[str, str]]:
     """Return the folders whose repository has not been saved yet."""
-    known = dict(worktree_rows(connection))
+    known = dict(_worktree_rows(connection))
     return [item for item in worktrees.items() if known.get(item[0]) != item[1]]
 
 
@@ -61,7 +61,7 @@ def nested_repositories(connection: sqlite3.Connection, folders: Iterable[str]) 
         folders: The URIs of the workspace's folders.
     """
     places = [_with_slash(place) for place in folders]
-    tops = {_with_slash(folder_uri(path)): one for path, one in worktree_rows(connection)}
+    tops = {_with_slash(folder_uri(path)): one for path, one in _worktree_rows(connection)}
     around = {
         top: repository
         for top, repository in tops.items()

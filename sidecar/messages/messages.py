@@ -192,7 +192,7 @@ class Block(NamedTuple):
             return self.body
         text = _text(self.body) if isinstance(self.body, Mapping) else None
         if text is None and self.kind == "thinking":
-            inner = blocks_of(self.body.get("content"))
+            inner = _blocks_of(self.body.get("content"))
             return "\n".join([block.text for block in inner if block.kind == "text"])
         return as_json(self.body) if text is None else text
 
@@ -214,7 +214,7 @@ class Block(NamedTuple):
         given = self.body.get(key)
         if key != "content" and isinstance(given, Mapping):
             return [Block("text", as_json(given))]
-        return blocks_of(given)
+        return _blocks_of(given)
 
     @property
     def failed(self) -> bool:
@@ -281,7 +281,7 @@ def _message_blocks(role: str, name: str, content: Any, calls: Any, call_id: str
 
     Blocks of tools that the vendor runs do not count, because they answer no call of the client.
     """
-    blocks = [*_call_entries(calls), *blocks_of(content)]
+    blocks = [*_call_entries(calls), *_blocks_of(content)]
     if role in RESULT_ROLES and not any(map(_is_paired, blocks)):
         return [Block("result", {"content": content}, "turn", 0, call_id, name)]
     return blocks
@@ -304,7 +304,7 @@ def _call_entries(calls: Any) -> list[Block]:
     ]
 
 
-def blocks_of(content: Any) -> list[Block]:
+def _blocks_of(content: Any) -> list[Block]:
     """Return the content blocks in a message or a tool result."""
     if content is None or content == "":
         return []
@@ -361,7 +361,7 @@ def _file(block: Mapping[str, Any]) -> list[Block]:
         return []
     if source.get("type") == "text":
         return [Block("text", str(source.get("data") or ""))]
-    return blocks_of(source.get("content"))
+    return _blocks_of(source.get("content"))
 
 
 def _flat(blocks: list[Block], depth: int) -> Iterator[Block]:
@@ -483,7 +483,7 @@ def with_outputs(turn: Turn) -> Turn:
 
 
 def _with_output(block: Any) -> Any:
-    read = next(iter(blocks_of([block])), None)
+    read = next(iter(_blocks_of([block])), None)
     if read is None or read.kind != "result" or read.by_vendor or not _is_blank(read):
         return block
     body = {**read.body, **_output(read.body, block)}
@@ -516,7 +516,7 @@ def sends_reasoning(turn: Turn) -> bool:
 
 def own_text(turn: Turn) -> str:
     """Return the text of a turn, without tool calls and results."""
-    return join_texts(blocks_of(turn.content))
+    return join_texts(_blocks_of(turn.content))
 
 
 def join_texts(blocks: list[Block]) -> str:
@@ -524,7 +524,7 @@ def join_texts(blocks: list[Block]) -> str:
 
 
 def _listed(turn: Turn) -> list[Block]:
-    return blocks_of(turn.content) if isinstance(turn.content, list) else []
+    return _blocks_of(turn.content) if isinstance(turn.content, list) else []
 
 
 def _empty_content(content: object) -> bool:

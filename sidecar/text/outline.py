@@ -339,7 +339,7 @@ class Block(NamedTuple):
 class BlockScan:
     """Tells which block each line of a Markdown text is part of, as CommonMark defines it.
 
-    Of what is in lists and quotes, only code blocks with a fence in lists are told apart.
+    Of the blocks inside lists and quotes, it recognizes only fenced code in lists.
     """
 
     def __init__(self, lines: Sequence[str], start: int = 0) -> None:

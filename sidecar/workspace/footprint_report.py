@@ -409,10 +409,10 @@ def report_lines(found: FootprintReport, width: int = 0) -> list[str]:
     lines = list[str]()
     for agent in found.agents:
         lines += [*agent_lines(agent, width), ""]
-    return [*lines, *filter(None, [others_text(found)]), found.next_step]
+    return [*lines, *filter(None, [_others_text(found)]), found.next_step]
 
 
-def others_text(found: FootprintReport) -> str:
+def _others_text(found: FootprintReport) -> str:
     """Return which agents are not shown because they are not installed."""
     if not found.others:
         return ""
@@ -426,7 +426,7 @@ def agent_lines(found: AgentFootprint, width: int = 0) -> list[str]:
     notes = [f"{GAP}{note}" for note in agent_notes(found)]
     if width:
         notes = [line for note in notes for line in wrap_line(note, width).split("\n")]
-    return [head, *_table_lines(agent_rows(found), width), *notes]
+    return [head, *_table_lines(_agent_rows(found), width), *notes]
 
 
 def agent_notes(found: AgentFootprint) -> list[str]:
@@ -461,7 +461,7 @@ def size_text(found: AgentFootprint) -> str:
     return f"{at_least}{tokens_text(found.tokens, found.method)}"
 
 
-def agent_rows(found: AgentFootprint) -> list[tuple[str, str, str]]:
+def _agent_rows(found: AgentFootprint) -> list[tuple[str, str, str]]:
     """Return the name, size and state of each part, in order. Small parts may share a row."""
     rows = [_row(part) for part in _largest(found.parts)]
     left_out = len(found.parts) - len(rows)
@@ -535,7 +535,7 @@ def add_footprint(page: Page, report: FootprintReport) -> Page:
 
 def footprint_html(report: FootprintReport) -> str:
     """Return a section for each agent, and what to do next."""
-    ends = filter(None, (others_text(report), report.next_step))
+    ends = filter(None, (_others_text(report), report.next_step))
     sections = "".join(map(_agent_html, report.agents))
     return sections + "".join(f"<p>{escape(text)}</p>" for text in ends)
 
@@ -543,7 +543,7 @@ def footprint_html(report: FootprintReport) -> str:
 def _agent_html(found: AgentFootprint) -> str:
     name = agent_name(found)
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in agent_notes(found))
-    rows = [(label, number, state) for label, number, state in agent_rows(found)]
+    rows = [(label, number, state) for label, number, state in _agent_rows(found)]
     table = table_html(f"Parts of {name}", ("Part", "Tokens", "State"), rows, kind="states")
     return (
         f"<section><h2>{escape(name)}</h2>"

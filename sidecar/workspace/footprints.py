@@ -1,7 +1,7 @@
 """Counts what coding agents send before the first word, and compares it with measured requests.
 
-What the files on disk leave of the newest first request is the system prompt, but only if they are
-the same as those that the request contained. Its size is kept for the time after they have changed.
+A system prompt's size is what remains of the newest first request without the files on disk. It is
+kept, because it can only be calculated until one of these files changes.
 """
 
 from __future__ import annotations

@@ -89,10 +89,10 @@ async def file_costs(
         return []
     found = await services.instructions.read_root(workspace)
     files = sent_files(found.footprints)
-    return await costs_of(services, workspace, files, params, reported=reported)
+    return await _costs_of(services, workspace, files, params, reported=reported)
 
 
-async def costs_of(
+async def _costs_of(
     services: Services,
     workspace: Workspace,
     files: Sequence[SentFile],
@@ -252,7 +252,7 @@ async def describe_prompt_file(services: Services, uri: str) -> PromptFileInfo:
         loading = await services.workers.run(work)
         params = CostFilesParams(uris=[Path(path).as_uri()])
         try:
-            rows = await costs_of(services, root, sent_files(found.footprints), params)
+            rows = await _costs_of(services, root, sent_files(found.footprints), params)
         except SidecarError:  # the error is shown in cost reports
             rows = []
         return PromptFileInfo(rows[0].text if rows else "", loading)
