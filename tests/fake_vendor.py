@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal, NamedTuple
@@ -103,7 +104,7 @@ class VendorCall:
     kind: Kind
     reply: Reply
     usage: Usage | None = None
-    """The usage, or None if the client has not received the complete reply."""
+    """The usage, or None if it was not sent to the client."""
     started_at: float = field(default_factory=time.monotonic)
     finished_at: float | None = None
     disconnected: bool = False
@@ -677,9 +678,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._begin_stream()
         for event in events:
             self._chunk(_line(event))
-        if "chat.completion" in str(events[0].get("object")):
-            self._chunk(b"data: [DONE]\n\n")
-        self._chunk(b"")
+        with suppress(OSError):  # a client that has the usage may disconnect before the end
+            if "chat.completion" in str(events[0].get("object")):
+                self._chunk(b"data: [DONE]\n\n")
+            self._chunk(b"")
 
     def _hang(self, events: list[Event]) -> None:
         """Send the first event, and then comments until the client disconnects."""

@@ -12,6 +12,7 @@ import pytest
 from sidecar.messages.replies import read_reply
 from sidecar.server import server as server_module
 from sidecar.workspace.conversations import Conversations
+from sidecar.workspace.state_folder import State
 from tests.protocol.client import Client
 from tests.truth import truth
 
@@ -35,6 +36,15 @@ class Hold:
             self.calls += 1
             if self.calls == 1:
                 assert self._gate.wait(60)
+            return work(*arguments)
+
+        return held
+
+    def all(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap a function so that all calls block."""
+
+        def held(*arguments: Any) -> Any:
+            assert self._gate.wait(60)
             return work(*arguments)
 
         return held
@@ -121,17 +131,23 @@ async def test_many_first_requests_take_effect_in_order(
 ) -> None:
     """Requests arrive before a step of the start ends, and in each iteration of the loop after."""
     bare.ignore("status/update")
-    owner: Any = server_module.ContextOnDemand if step == "loading the code" else Conversations
-    name = "_load" if step == "loading the code" else "_restore"
-    work, is_done = getattr(owner, name), asyncio.Event()
+    owner: Any
+    blocked: Any
+    if step == "loading the code":
+        owner, method = server_module.ContextOnDemand, "_load"
+        blocked, function = server_module, "import_context_feature"
+    else:
+        owner, method = Conversations, "_restore"
+        blocked, function = State, "sessions"
+    monkeypatch.setattr(blocked, function, hold.all(getattr(blocked, function)))
+    work, is_done = getattr(owner, method), asyncio.Event()
 
     async def watched(self: Any) -> Any:
-        await asyncio.to_thread(hold.first(lambda: None))
         result = await work(self)
         is_done.set()
         return result
 
-    monkeypatch.setattr(owner, name, watched)
+    monkeypatch.setattr(owner, method, watched)
     await bare.initialize()
     pending = list[asyncio.Future[Any]]()
 
@@ -147,6 +163,7 @@ async def test_many_first_requests_take_effect_in_order(
         append()
     for _ in range(5):
         await bare.request("models/list", {"query": "gpt-4o"})
+    assert not is_done.is_set()
     hold.release()
     await asyncio.wait_for(is_done.wait(), 60)
     for _ in range(20):

@@ -25,8 +25,10 @@ from tests.unit.agents_world import World, forks_of
 class Pi:
     """A session in Pi's format, with the expected calls and context sizes."""
 
-    def __init__(self, world: World, *, parent: Pi | None = None, path: Path | None = None) -> None:
-        self.clock: Clock = parent.clock if parent else Clock(3)
+    def __init__(
+        self, world: World, *, parent: Pi | None = None, path: Path | None = None, seed: int = 3
+    ) -> None:
+        self.clock: Clock = parent.clock if parent else Clock(seed)
         self.truth: Truth = parent.truth if parent else Truth()
         self.leaf: str | None = parent.leaf if parent else None
         self.id = self.clock.uuid()
@@ -111,9 +113,9 @@ def test_pi_and_oh_my_pi_share_a_folder(tmp_path: Path) -> None:
     both = Agents(sources=("pi", "oh-my-pi"))
     world = World(tmp_path, both, {"PI_CODING_AGENT_DIR": str(tmp_path / "both")})
     folder = tmp_path / "both/sessions/--x--"
-    pi, omp = Pi(world, path=folder / "a.jsonl"), Pi(world, path=folder / "b.jsonl")
+    pi, omp = Pi(world, path=folder / "a.jsonl"), Pi(world, path=folder / "b.jsonl", seed=4)
     omp.path.write_text('{"type":"title","v":1,"title":"Named"}\n' + omp.path.read_text())
-    for session in (pi, omp, child := Pi(world, path=folder / "b" / "Explore.jsonl")):
+    for session in (pi, omp, child := Pi(world, path=folder / "b" / "Explore.jsonl", seed=5)):
         session.reply(100)
     world.ingest()
     assert {one.id: one.source for one in world.shown()} == {pi.id: "pi", omp.id: "oh-my-pi"}

@@ -507,10 +507,20 @@ async def test_newest_request_is_sent_first() -> None:
         await endpoints.count_text("tiny", "hello world", PATIENCE)
         gate = held(server)
         server.asked.clear()
+        queued: list[str] = []
+
+        async def count(name: str) -> EndpointCount | Miss:
+            def wanted() -> bool:
+                queued.append(name)
+                return True
+
+            return await endpoints.count_text("tiny", name, PATIENCE, wanted)
+
         asking = []
         for name in ("one", "two", "three"):
-            asking.append(asyncio.ensure_future(endpoints.count_text("tiny", name, PATIENCE)))
-            await until(lambda: bool(texts(server)))
+            asking.append(asyncio.ensure_future(count(name)))
+            await until(lambda: len(queued) == len(asking))
+        await until(lambda: texts(server) == ["one"])
         gate.set()
         assert not [one for one in await asyncio.gather(*asking) if isinstance(one, Miss)]
         assert texts(server) == ["one", "three", "two"]

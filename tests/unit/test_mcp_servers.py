@@ -41,6 +41,7 @@ from sidecar.project.mcp_servers import (
     sent_tools,
 )
 from tests.cases import read_rows
+from tests.unit.test_cli_statusline import hear_interrupts
 
 ENTRY = {"command": "crates", "args": ["--all"], "env": {"TOKEN": "secret"}}
 TOOLS = ToolList(
@@ -559,7 +560,11 @@ def test_ctrl_c_stops_the_server_with_its_children(start: Path) -> None:
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     running = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=start, env=environment, stderr=subprocess.PIPE
+        [sys.executable, "-c", code],
+        cwd=start,
+        env=environment,
+        stderr=subprocess.PIPE,
+        preexec_fn=hear_interrupts,
     )
     pids = start.parent / "pids"
     deadline = time.monotonic() + 60

@@ -126,9 +126,9 @@ def test_context_usage_is_what_the_vendor_billed(scene: Scene) -> None:
 
 
 def two_session_agents() -> list[Agent]:
-    """Return the MCP clients among the agents that `AGENTS` names. By default, there are none."""
+    """Return the MCP clients among the agents that `AGENTS` names, or that CI tests."""
     names = os.environ.get("AGENTS", "").split()
-    return [agent for agent in chosen_agents(names) if agent.name in NAMES] if names else []
+    return [agent for agent in chosen_agents(names) if agent.name in NAMES]
 
 
 @pytest.mark.parametrize("scene", two_session_agents(), indirect=True, ids=lambda one: one.id)

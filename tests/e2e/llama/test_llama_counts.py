@@ -228,7 +228,7 @@ async def test_a_sleeping_model_is_left_asleep(
     monkeypatch.setattr("sidecar.endpoints.endpoints.AWAKE_SECONDS", 0.0)
     with llama(models["gpt-2"], "--sleep-after", "1") as url:
         asking, known = ours(url), ours(url)
-        assert isinstance(await known.count_text("tiny", "hello world", 10), EndpointCount)
+        await count_awake(known, url)
         await wait_until_asleep(url)
         for endpoints in (asking, known):
             for miss in (
@@ -240,14 +240,19 @@ async def test_a_sleeping_model_is_left_asleep(
             assert endpoints.known_limit("tiny") == 8192
             await endpoints.probe()
         assert await is_asleep(url)
-        count: EndpointCount | Miss | None = None
-        async with asyncio.timeout(60), httpx.AsyncClient() as client:
-            while not isinstance(count, EndpointCount):  # it may fall asleep again before the count
-                await client.post(f"{url}/tokenize", json={"content": "wake up"})
-                await asking.probe()
-                count = await asking.count_text("tiny", "hello world", 10)
+        await count_awake(asking, url)
         for endpoints in (asking, known):
             await endpoints.aclose()
+
+
+async def count_awake(endpoints: Endpoints, url: str) -> None:
+    """Wake the model, and let it count. It may fall asleep again before the count."""
+    count: EndpointCount | Miss | None = None
+    async with asyncio.timeout(60), httpx.AsyncClient() as client:
+        while not isinstance(count, EndpointCount):
+            await client.post(f"{url}/tokenize", json={"content": "wake up"})
+            await endpoints.probe()
+            count = await endpoints.count_text("tiny", "hello world", 10)
 
 
 async def wait_until_asleep(url: str) -> None:
