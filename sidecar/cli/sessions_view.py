@@ -157,7 +157,7 @@ class SessionsView:
 
     async def _refresh(self) -> None:
         run, workspace = self.services.workers.run, self.workspace
-        await run(catalogue.warm)
+        await run(catalogue.current)
         # Another process may have changed the saved conversations, so load them again.
         self.services.forget_conversations(workspace)
         agents = self.services.agents

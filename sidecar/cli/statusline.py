@@ -218,7 +218,7 @@ def _context_usage(
         tokens = int(sent.limit * share / 100)
         session = msgspec.structs.replace(session, tokens=tokens, quality="estimate")
     if session.tokens is not None and session.limit is None:
-        catalogue.warm()
+        catalogue.refresh()
     named = NamedLimits(transcript=session.limit)
     limit = find_agent_window(session.model or sent.model_id, settings, named)
     return stored_usage(session, limit, settings.context, None)

@@ -1,6 +1,6 @@
 """Loads the price list, and looks up a model's provider and context window by name, offline.
 
-The list takes up to 0.8 s to load. `warm` loads it on a worker thread. Until then, windows are
+The list takes up to 0.8 s to load. `refresh` loads it on a worker thread. Until then, windows are
 None. `sidecar.cost.prices` computes costs by the list.
 """
 
@@ -111,6 +111,8 @@ def price_list(file: ListFile = None) -> DataSnapshot:
         version = _version_of(file)
         if version not in _loaded:
             _loaded[version] = _load_list(file)
+            for earlier in [one for one in _loaded if one[0] == version[0] and one != version]:
+                del _loaded[earlier]
         return _loaded[version]
 
 
@@ -163,11 +165,6 @@ def _read_providers(raw: list[dict[str, Any]]) -> list[Provider]:
         return _providers_from_raw(raw)
 
 
-def warm() -> None:
-    """Load the price list unless it is loaded. Blocks for 0.2 to 0.8 s. Never raises."""
-    current()
-
-
 def current() -> Catalogue:
     """Return the price list in use. The first call loads it. Never raises."""
     return _current or _refresh()
@@ -192,6 +189,9 @@ def _refresh() -> Catalogue:
                 _current = Catalogue(version, price_list(file))
             except Exception:  # without the price list, windows are unknown but counting works
                 _current = Catalogue(version, ())
+            # Otherwise, these caches would keep the earlier list in memory.
+            _find_window.cache_clear()
+            _similar.clear()
         return _current
 
 
@@ -315,7 +315,7 @@ def _find_similar(catalogue: Catalogue, model: str) -> tuple[str, ...] | None:
     return None if is_family and not similar else similar
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=1)
 def _all_names(catalogue: Catalogue) -> list[str]:
     return sorted(
         {parse(one.id).bare for provider in catalogue.providers for one in provider.models}
@@ -364,7 +364,7 @@ def _usual_window(catalogue: Catalogue, bare: str) -> int | None:
     return max(sorted(set(windows)), key=windows.count)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=1)
 def _windows_by_name(catalogue: Catalogue) -> dict[str, list[int]]:
     index: dict[str, list[int]] = {}
     for provider in catalogue.providers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -19,7 +18,7 @@ from sidecar.models import catalogue
 from sidecar.models.catalogue import provider_of
 from tests.protocol.client import URI, Client, RpcError, edit
 from tests.truth import truth
-from tests.unit.cost_calls import price_list_of
+from tests.unit.cost_calls import store_price_list
 from tests.unit.endpoints_fake_server import llamacpp
 
 LINES = "".join(f"line number {n}\n" for n in range(200))
@@ -79,14 +78,8 @@ async def test_another_process_downloads_a_newer_list(
     uri = (tmp_path / "doc.md").as_uri()
     bare.open(LINES, uri)
     await bare.server.services.load_prices()
-    stored.parent.mkdir(exist_ok=True)
     for window, price in ((54_321, 7), (65_432, 8)):
-        (provider,) = price_list_of(**{"gpt-9": {"input_mtok": price}})
-        provider |= {"id": "openai", "name": "OpenAI"}
-        provider["models"][0]["context_window"] = window
-        written = stored.with_suffix(".new")
-        written.write_text(json.dumps([provider]))
-        written.replace(stored)
+        store_price_list(stored, "gpt-9", window, price)
         shown = f"{window:,} tokens (from the model catalogue)"
 
         def is_shown(status: Any, shown: str = shown) -> bool:

@@ -75,7 +75,7 @@ async def test_status_is_sent_again_for_a_document_that_is_opened_twice(client: 
 async def test_windows_and_prices_are_sent_if_the_list_is_already_loaded(
     bare: Client,
 ) -> None:
-    catalogue.warm()
+    catalogue.refresh()
     await bare.initialize()
     bare.open("hello world")
     await bare.take("status/update", is_priced)

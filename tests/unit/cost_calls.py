@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -42,6 +43,17 @@ def price_list_of(**models: dict[str, Any]) -> list[dict[str, Any]]:
     ]
     pattern = r"https://house\.example"
     return [{"id": "house", "name": "House", "api_pattern": pattern, "models": entries}]
+
+
+def store_price_list(file: Path, model: str, window: int, price: int) -> None:
+    """Write a price list of one model of OpenAI's, as another process does after a download."""
+    (provider,) = price_list_of(**{model: {"input_mtok": price}})
+    provider |= {"id": "openai", "name": "OpenAI"}
+    provider["models"][0]["context_window"] = window
+    file.parent.mkdir(exist_ok=True)
+    written = file.with_suffix(".new")
+    written.write_text(json.dumps([provider]))
+    written.replace(file)
 
 
 HOLD = """

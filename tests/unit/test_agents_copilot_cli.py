@@ -77,7 +77,7 @@ def test_compaction_does_not_set_the_context_size(world: World, newer: CliHome) 
 
 
 def test_tier_determines_the_window(world: World, newer: CliHome) -> None:
-    catalogue.warm()
+    catalogue.refresh()
     session = everyday(newer, world.root)
     newer.event(session, "session.model_change", newModel="claude-opus-5", contextTier="default")
     assert only(world).limit == 200_000

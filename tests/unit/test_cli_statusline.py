@@ -660,7 +660,7 @@ def test_percentage_that_claude_code_shows(
 
 @pytest.mark.parametrize(("window", "model", "size"), read_rows("statusline", "compaction_sizes"))
 def test_size_at_which_claude_code_compacts(window: int, model: str, size: int) -> None:
-    catalogue.warm()
+    catalogue.refresh()
     assert reader_of("claude-code").compacts_at(window, model) == size
 
 

@@ -234,7 +234,7 @@ class TestAlternatives:
         return [offer.model for offer in offers]
 
     def test_models_of_the_same_maker_with_a_larger_window(self) -> None:
-        catalogue.warm()
+        catalogue.refresh()
         found = self.of("gpt-4o", 128_000)
         assert found
         openai = {info.id for info in search() if info.provider == "openai"}
@@ -255,7 +255,7 @@ class TestAlternatives:
     )
     def test_only_usable_models_are_suggested(self, model: str) -> None:
         """The price list also contains models that few users have: fine-tuned and regional ones."""
-        catalogue.warm()
+        catalogue.refresh()
         known = AlternativeModels(model, FakeCounter(model), None, ()).all()
         names = [one.model for one in known]
         assert names
@@ -267,7 +267,7 @@ class TestAlternatives:
     @pytest.mark.parametrize("model", ["claude-sonnet-4-5", "gpt-4o", "gemini-2.5-flash", "gpt-4"])
     def test_retired_models_are_not_suggested(self, model: str) -> None:
         """The price list also contains models that are no longer available."""
-        catalogue.warm()
+        catalogue.refresh()
         names = {one.model for one in AlternativeModels(model, FakeCounter(model), None, ()).all()}
         retired = {"claude-2", "claude-3-5-sonnet", "gpt-4-32k", "o1-preview", "gemini-1.5-pro"}
         retired |= {"claude-opus-4", "claude-sonnet-4-0", "gpt-3.5-turbo", "gemini-2.0-flash"}
@@ -277,7 +277,7 @@ class TestAlternatives:
 
     def test_models_of_other_makers_are_not_suggested(self) -> None:
         """Google also offers Claude, for example, but not through the Gemini API."""
-        catalogue.warm()
+        catalogue.refresh()
         for model, guest in (("gemini-pro", "claude"), ("mistral-7b", "glm")):
             known = AlternativeModels(model, FakeCounter(model), None, ()).all()
             assert known

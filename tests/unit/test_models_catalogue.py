@@ -4,12 +4,17 @@ raises.
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import weakref
+from functools import partial
 
 import pytest
 
+from sidecar.config.paths import STORED_LIST, state_dir
 from sidecar.counting.model_list import search
+from sidecar.models import catalogue
 from sidecar.models.catalogue import (
     billing_provider,
     current,
@@ -18,6 +23,7 @@ from sidecar.models.catalogue import (
 )
 from sidecar.models.names import is_misspelled, parse
 from tests.cases import read_rows
+from tests.unit.cost_calls import store_price_list
 
 
 def test_the_price_list_is_not_loaded_for_a_tokenizer() -> None:
@@ -70,3 +76,19 @@ def test_unlisted_provider_is_billed_as_the_models_vendor(
     named: str, model: str, provider: str
 ) -> None:
     assert billing_provider(named, model) == provider
+
+
+def test_only_the_newest_downloaded_list_is_kept(request: pytest.FixtureRequest) -> None:
+    stored = state_dir() / STORED_LIST
+    request.addfinalizer(catalogue.refresh)  # the list is shared by all tests in this process
+    request.addfinalizer(partial(stored.unlink, missing_ok=True))
+    lists = []
+    for window in (54_321, 65_432):
+        store_price_list(stored, "gpt-9", window, 7)
+        assert catalogue.refresh()
+        assert [one.context_window for one in search("gpt-9")] == [window]
+        assert catalogue.window_of("gpt-9") == window
+        assert similar_models("gpt-8") is None
+        lists.append(weakref.ref(catalogue.current().prices))
+    gc.collect()
+    assert [one() is not None for one in lists] == [False, True]

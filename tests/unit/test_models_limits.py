@@ -54,7 +54,7 @@ LIMITS = read_table("model_limits")
 )
 def test_limits_of_models(kind: str, limit_of: Callable[[str], int | None]) -> None:
     """Windows in the price list take precedence over published ones."""
-    catalogue.warm()
+    catalogue.refresh()
     assert {model: limit_of(model) or 0 for model in LIMITS[kind]} == LIMITS[kind]
 
 

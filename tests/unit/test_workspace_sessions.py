@@ -95,7 +95,7 @@ def test_remote_conversation_is_shown_like_a_local_one(
 def test_window_of_each_model_is_looked_up_once_for_a_list(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    catalogue.warm()
+    catalogue.refresh()
     registry = services.sessions(services.roots.default)
     models, at = ("gpt-5", "claude-sonnet-4-5"), datetime.now(UTC) - timedelta(days=3)
     registry.set_older_agent_sessions(
@@ -125,7 +125,7 @@ def test_window_of_each_model_is_looked_up_once_for_a_list(
 def test_window_of_an_agents_session_is_never_assumed(
     services: Services, model: str | None, tokens: int, reported: int | None, limit: int | None
 ) -> None:
-    catalogue.warm()
+    catalogue.refresh()
     registry = services.sessions(services.roots.default)
     session = StoredSession(
         id="s", source="goose", updated_at=now(), model=model, tokens=tokens, limit=reported
@@ -142,7 +142,7 @@ def test_window_of_an_agents_session_is_never_assumed(
 def test_only_sessions_in_a_list_are_labeled_and_priced(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    catalogue.warm()
+    catalogue.refresh()
     workspace, at = services.roots.default, datetime.now(UTC) - timedelta(days=3)
     registry, spending = services.sessions(workspace), services.spending(workspace)
     registry.set_older_agent_sessions(
