@@ -310,7 +310,8 @@ class Project:
     async def recorded_branch_cost(self, found: FoundSession) -> BranchCost | None:
         """Return the cost of the branch that the session's agent recorded last.
 
-        Returns None with git, whose branch is among the sums of `spent`, or if none was recorded.
+        Returns None if it recorded none, or if the project is in a git repository. `spent` returns
+        the cost of the branch that is checked out there.
 
         Raises:
             LedgerError: The ledger cannot be read.
